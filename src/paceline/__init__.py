@@ -1,0 +1,60 @@
+"""Paceline: on-policy reinforcement learning, fast on CPUs, exact on resume.
+
+Importing this costs nothing: each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agent import Agent, load
+    from .config import Config
+    from .envs.vec import make_vec
+    from .errors import BadInput, Diverged, EnvironmentFailed, PacelineError, StoppedEarly
+    from .evaluation import EvalResult, evaluate
+    from .metrics import Report
+    from .session import resume, train
+
+_WHERE = {
+    "Agent": "agent",
+    "BadInput": "errors",
+    "Config": "config",
+    "Diverged": "errors",
+    "EnvironmentFailed": "errors",
+    "EvalResult": "evaluation",
+    "PacelineError": "errors",
+    "Report": "metrics",
+    "StoppedEarly": "errors",
+    "evaluate": "evaluation",
+    "load": "agent",
+    "make_vec": "envs.vec",
+    "resume": "session",
+    "train": "session",
+}
+
+__all__ = [
+    "Agent",
+    "BadInput",
+    "Config",
+    "Diverged",
+    "EnvironmentFailed",
+    "EvalResult",
+    "PacelineError",
+    "Report",
+    "StoppedEarly",
+    "evaluate",
+    "load",
+    "make_vec",
+    "resume",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"paceline has no {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,33 @@
+"""What is optimised. An algorithm is a frozen dataclass of its hyper-parameters with two pure
+functions: `targets`, of a whole rollout, and `loss`, of each row of a minibatch.
+
+It knows nothing of samplers and processes, and imports no torch: tensors bring their own methods.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ..batch import Prediction, Rows, Signals, Targets
+from ..rollout import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Algorithm(Protocol):
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Names of what `loss` returns beside the loss itself."""
+
+    @property
+    def normalize_advantage(self) -> Literal["rollout", "minibatch", "none"]: ...
+
+    @property
+    def target_kl(self) -> float | None: ...
+
+    def targets(self, signals: Signals, value: Array) -> Targets:
+        """Advantages and returns, from `value[T+1, B, S]` of every observation."""
+
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, list[Tensor]]:
+        """The loss [R] of each row, and its terms [R]; `remaining` falls from 1 to 0 over a run."""

@@ -1,0 +1,47 @@
+"""Advantage actor-critic: one step on each short rollout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
+from ..batch import Prediction, Rows, Signals, Targets
+from ..rollout import Array
+from .advantage import gae_targets, standardized, value_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2C:
+    gae_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
+    """λ of generalised advantage estimation; 1 gives n-step returns"""
+    entropy_coef: Annotated[float, Ge(0)] = 0.0
+    """weight of the entropy bonus"""
+    vf_coef: Annotated[float, Ge(0)] = 0.5
+    """weight of the value loss, which is itself half the mean squared error"""
+    normalize_advantage: Literal["rollout", "minibatch", "none"] = "none"
+    """over which rows advantages get mean 0 and deviation 1"""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return ("policy_loss", "value_loss", "entropy")
+
+    @property
+    def target_kl(self) -> None:
+        return None
+
+    def targets(self, signals: Signals, value: Array) -> Targets:
+        return gae_targets(signals, value, self.gae_lambda)
+
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, list[Tensor]]:
+        """−log π(a|s)·Â, and the value's error (Mnih 2016, §4)."""
+        minibatch = self.normalize_advantage == "minibatch"
+        policy = -prediction.logp * (standardized(rows) if minibatch else rows.advantage)
+        value = value_error(prediction.value, rows)
+        entropy = prediction.entropy
+        loss = policy + self.vf_coef * value - self.entropy_coef * entropy
+        return loss, [policy, value, entropy]

@@ -1,0 +1,57 @@
+"""Proximal policy optimisation: several epochs on each rollout, kept near the old policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from ..batch import Prediction, Rows, Signals, Targets
+from ..rollout import Array
+from .advantage import gae_targets, standardized, value_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO:
+    clip: Annotated[float, Gt(0), Le(1)] = 0.2
+    """how far the probability ratio may move from 1 before its gain stops counting"""
+    anneal_clip: bool = False
+    """let `clip` fall linearly to 0 over the run"""
+    value_clip: Annotated[float, Gt(0)] | None = None
+    """keep a new value this near the old one, as in the original code; seldom helps"""
+    gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.95
+    """λ of generalised advantage estimation"""
+    entropy_coef: Annotated[float, Ge(0)] = 0.0
+    """weight of the entropy bonus"""
+    vf_coef: Annotated[float, Ge(0)] = 0.5
+    """weight of the value loss, which is itself half the mean squared error"""
+    normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
+    """over which rows advantages get mean 0 and deviation 1"""
+    target_kl: Annotated[float, Gt(0)] | None = None
+    """end a rollout's epochs once the policy has moved 1.5 times this far"""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac")
+
+    def targets(self, signals: Signals, value: Array) -> Targets:
+        return gae_targets(signals, value, self.gae_lambda)
+
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, list[Tensor]]:
+        """−min(ρ·Â, clip(ρ)·Â) (Schulman 2017, eq. 7); KL is k3 = (ρ − 1) − log ρ, never negative."""
+        minibatch = self.normalize_advantage == "minibatch"
+        advantage = standardized(rows) if minibatch else rows.advantage
+        clip = self.clip * remaining if self.anneal_clip else self.clip
+        log_ratio = prediction.logp - rows.logp
+        ratio = log_ratio.exp()
+        policy = -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage)
+        value = value_error(prediction.value, rows, self.value_clip)
+        entropy = prediction.entropy
+        loss = policy + self.vf_coef * value - self.entropy_coef * entropy
+        moved = ratio.detach() - 1
+        clipped = (moved.abs() > clip).to(moved.dtype)
+        return loss, [policy, value, entropy, moved - log_ratio, clipped]

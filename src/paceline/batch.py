@@ -1,0 +1,94 @@
+"""What passes between learner and algorithm. R = rows, T = steps, B = columns, S = streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .rollout import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Signals:
+    """A rollout's rewards and episode ends, ready for a return. Numpy, [T, B, S]."""
+
+    reward: Array
+    discount: Array
+    """γ, or 0 where the episode terminated"""
+    trace: Array
+    """1, or 0 where the episode ended either way"""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What the policy and the value are drawn towards. Numpy."""
+
+    advantage: Array
+    """[T, B]"""
+    returns: Array
+    """[T, B, S]"""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the module says of a batch of rows."""
+
+    logp: Tensor
+    """[R]"""
+    entropy: Tensor
+    """[R]"""
+    value: Tensor
+    """[R, S]"""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows to learn from; those with weight 0 count for nothing."""
+
+    inputs: Tensor
+    action: Tensor
+    logp: Tensor
+    """[R] under the policy that acted"""
+    advantage: Tensor
+    """[R]"""
+    returns: Tensor
+    """[R, S]"""
+    value: Tensor
+    """[R, S] predicted when the rollout came in"""
+    weight: Tensor
+    """[R] 1 or 0"""
+
+    def tensors(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def take(self, index: Tensor) -> Rows:
+        return Rows(*(tensor.index_select(0, index) for tensor in self.tensors()))
+
+    def split(self, size: int) -> Iterator[Rows]:
+        """Consecutive pieces of `size` rows, without a copy."""
+        pieces = (tensor.split(size) for tensor in self.tensors())
+        return (Rows(*piece) for piece in zip(*pieces, strict=True))
+
+
+def permutation(
+    seed: int, iteration: int, epoch: int, steps: int, columns: int, blocks: int, parts: int
+) -> Array:
+    """An order of all rows [T·B] whose `parts` equal pieces are the minibatches.
+
+    Each of `blocks` equal groups of columns is shuffled for itself, keyed by its number, and gives
+    every minibatch its share: so one process with W blocks learns from the same minibatches as W
+    processes with one block each.
+    """
+    width = columns // blocks
+    pieces = []
+    for block in range(blocks):
+        order = np.random.default_rng([seed, iteration, epoch, block]).permutation(steps * width)
+        row, column = np.divmod(order, width)
+        pieces.append((row * columns + block * width + column).reshape(parts, -1))
+    return np.concatenate(pieces, axis=1).ravel()

@@ -1,0 +1,171 @@
+"""From a `Config` to the parts of a run: which network, which sampler, which learner."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .config import Config, seconds
+from .envs import env_maker
+from .envs.columns import EnvColumns, EnvMaker
+from .errors import BadInput
+from .learner import Learner, Plan
+from .machine import available_cpus
+from .optimizers import OPTIMIZERS
+from .policy.actor import make_actor
+from .policy.network import NetworkSpec
+from .samplers import Sampler
+from .samplers.serial import Serial
+from .spaces import ActionSpec, ObservationSpec
+from .step import compiler_missing
+from .sync import Sync
+from .sync.local import Local
+
+log = logging.getLogger("paceline")
+
+WORTH_COMPILING = 40_000
+"""Optimiser steps from which compiling, some 10 s, is paid back by about half a millisecond each."""
+WORTH_COMPILING_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is decided once per run from the machine, and kept when it is resumed."""
+
+    threads: int
+    compiled: bool
+    device: str
+
+
+@dataclass(frozen=True)
+class Parts:
+    sampler: Sampler
+    learner: Learner
+    sync: Sync
+    network: NetworkSpec
+    choices: Choices
+    make_env: EnvMaker
+
+
+@contextmanager
+def build(config: Config, kept: dict[str, Any] | None = None) -> Iterator[Parts]:
+    """Make everything, compiled and ready for the first step; close it at the end.
+
+    `kept` are the choices of the run that is resumed.
+    """
+    options = config.env
+    make = env_maker(
+        config.env_id, options.kwargs, options.time_limit, options.frame_stack, options.wrappers
+    )
+    columns = EnvColumns(make, config.num_envs, config.seed)
+    try:
+        network = network_for(config, columns.obs_spec, columns.act_spec)
+        choices = Choices(**kept) if kept else choose(config, columns.obs_spec)
+        torch.set_num_threads(choices.threads)
+        sync = Local()
+        actor = make_actor(network, config.num_envs)
+        sampler = Serial(columns, actor, config.rollout_steps, config.seed)
+        learner = _learner(config, network, sync, choices)
+        if choices.compiled:
+            learner = _compiled(config, network, sync, choices, learner, sampler)
+            choices = Choices(choices.threads, learner.compiled, choices.device)
+        sampler.publish(learner.weights, learner.version)
+        yield Parts(sampler, learner, sync, network, choices, make)
+    finally:
+        columns.close()
+
+
+def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> NetworkSpec:
+    """What the configuration says, and for what it leaves open what suits the observation."""
+    image = obs.kind == "image"
+    if config.normalize_obs and obs.kind != "vector":
+        raise BadInput(
+            f"normalize_obs is for vectors of numbers, and this environment's observation is "
+            f"{'an image, which is scaled anyway' if image else 'discrete'}; leave it off"
+        )
+    shared = image if config.shared_trunk is None else config.shared_trunk
+    return NetworkSpec(
+        obs=obs,
+        act=act,
+        hidden=((512,) if image else (64, 64)) if config.hidden is None else config.hidden,
+        activation=config.activation or ("relu" if image else "tanh"),
+        shared_trunk=shared,
+        normalize_obs=config.normalize_obs,
+    )
+
+
+def choose(config: Config, obs: ObservationSpec) -> Choices:
+    """Threads, compiling and device for this machine."""
+    image = obs.kind == "image"
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device is 'cuda', and torch sees no GPU here; write --device cpu or auto")
+    gpu = config.device != "cpu" and torch.cuda.is_available()
+    compiled = config.compile == "on" or (config.compile == "auto" and _pays(config) and not image)
+    if compiled and (missing := compiler_missing()):
+        if config.compile == "on":
+            raise BadInput(f"compile is 'on', but {missing}; write --compile off or auto")
+        log.info("the minibatch step is not compiled: %s", missing)
+        compiled = False
+    threads = config.threads or (available_cpus() if image else 1)
+    return Choices(threads, compiled, "cuda" if gpu else "cpu")
+
+
+def _pays(config: Config) -> bool:
+    """Whether the budget is long enough for compiling to be worth its time."""
+    per_iteration = config.epochs * config.minibatch_count
+    rows = config.num_envs * config.rollout_steps
+    limits = []
+    if config.total_steps:
+        limits.append(config.total_steps / rows * per_iteration >= WORTH_COMPILING)
+    if config.total_iters:
+        limits.append(config.total_iters * per_iteration >= WORTH_COMPILING)
+    if config.duration:
+        limits.append(seconds(config.duration) >= WORTH_COMPILING_SECONDS)
+    return all(limits)
+
+
+def _learner(config: Config, network: NetworkSpec, sync: Sync, choices: Choices) -> Learner:
+    plan = Plan(
+        epochs=config.epochs,
+        minibatches=config.minibatch_count,
+        gamma=config.gamma,
+        lr=config.lr,
+        anneal_lr=config.anneal_lr,
+        max_grad_norm=config.max_grad_norm,
+        normalize_return=config.normalize_return,
+        seed=config.seed,
+        compiled=choices.compiled,
+    )
+    optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
+    device = torch.device(choices.device)
+    return Learner(network, config.algorithm, optimizer, sync, plan, config.num_envs, device)
+
+
+def _compiled(
+    config: Config,
+    network: NetworkSpec,
+    sync: Sync,
+    choices: Choices,
+    learner: Learner,
+    sampler: Serial,
+) -> Learner:
+    """Compile before the clock starts; where that fails, `auto` falls back to the eager step."""
+    log.info("compiling the minibatch step …")
+    began = time.perf_counter()
+    try:
+        learner.warm_up(sampler.blank())
+    except Exception as error:
+        cause = str(error).strip().splitlines()[0][:200]
+        if config.compile == "on":
+            raise BadInput(f"the minibatch step can't be compiled: {cause}") from error
+        log.warning("the minibatch step can't be compiled (%s); it runs eagerly", cause)
+        eager = Choices(choices.threads, False, choices.device)
+        return _learner(config, network, sync, eager)
+    log.info("compiled in %.1f s", time.perf_counter() - began)
+    return learner

@@ -1,0 +1,207 @@
+"""The command line. Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import BadInput, PacelineError, StoppedEarly
+
+if TYPE_CHECKING:
+    from .metrics import Console, Report
+
+USAGE = """\
+paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
+
+  paceline train [--algo ppo] [--env-id CartPole-v1] [--config FILE] [--OPTION VALUE ...]
+  paceline resume RUN [--total-steps 1M ...]     go on with a run, as if it had never stopped
+  paceline eval RUN [--episodes 100] [--sampled] run a saved policy on fixed seeds
+  paceline list [algorithms|envs|samplers|presets]
+
+`paceline train --help` documents every option.
+"""
+EVAL_USAGE = """\
+paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
+
+  RUN              a run directory: its newest checkpoint is used
+  --checkpoint DIR one checkpoint, such as runs/x/checkpoints/best
+  --env-id ID      another environment with the same spaces
+  --episodes N     how many episodes, each with a seed of its own [100]
+  --sampled        draw actions from the policy instead of taking the likeliest
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code; whatever a user can cause ends in a sentence, not a traceback."""
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": _train,
+        "resume": _resume,
+        "eval": _eval,
+        "list": _list,
+    }
+    command, *rest = arguments or ["--help"]
+    if command in ("--help", "-h", "help"):
+        print(USAGE, end="")
+        return 0
+    if command == "--version":
+        from importlib.metadata import version
+
+        print(f"paceline {version('paceline')}")
+        return 0
+    try:
+        if command not in commands:
+            raise BadInput(f"{command}: there is no such command; see `paceline --help`")
+        return commands[command](rest)
+    except PacelineError as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _train(arguments: list[str]) -> int:
+    from .flags import config_parser, help_text, nested
+
+    wants_help = any(flag in arguments for flag in ("--help", "-h"))
+    given = config_parser().parse([a for a in arguments if a not in ("--help", "-h")])
+    file = given.pop("config", None)
+    from .configure import load_file, resolve
+
+    config = resolve(*([load_file(file)] if file else []), nested(given))
+    if wants_help:
+        print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
+        return 0
+    from .machine import limit_threads
+
+    limit_threads(1)
+    from .session import train
+
+    return _follow(lambda: train(config))
+
+
+def _resume(arguments: list[str]) -> int:
+    from .flags import config_parser
+
+    if not arguments or arguments[0] in ("--help", "-h"):
+        print("paceline resume RUN [--total-steps N] [--duration T] [--eval-every N] ...")
+        return 0 if arguments else 2
+    given = config_parser("run").parse(arguments)
+    folder = given.pop("run")
+    from .machine import limit_threads
+
+    limit_threads(1)
+    from .session import resume
+
+    return _follow(lambda: resume(folder, **given))
+
+
+def _follow(start: Callable[[], Iterator[Report]]) -> int:
+    """Train and show it; a signal ends the run at the next report."""
+    from .metrics import Console
+
+    with closing(Console()) as console, _messages(console), _signals() as stop:
+        reports = start()
+        with closing(reports):  # type: ignore[type-var]
+            for report in reports:
+                console.show(report)
+                if stop:
+                    break
+    if stop:
+        raise StoppedEarly(f"stopped by {stop[0]} after a checkpoint; `paceline resume` goes on")
+    return 0
+
+
+@contextmanager
+def _messages(console: Console) -> Iterator[None]:
+    """What the package has to say goes through the console."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            prefix = "warning: " if record.levelno >= logging.WARNING else ""
+            console.say(prefix + self.format(record))
+
+    log, handler = logging.getLogger("paceline"), Handler()
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+@contextmanager
+def _signals() -> Iterator[list[str]]:
+    """A list that gets the name of the first signal; a second one forces the end."""
+    received: list[str] = []
+
+    def handle(number: int, frame: Any) -> None:
+        if received:
+            os._exit(StoppedEarly.exit_code)
+        received.append(signal.Signals(number).name)
+
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, handle) for kind in kinds]
+    try:
+        yield received
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)
+
+
+def _eval(arguments: list[str]) -> int:
+    from .flags import Parser
+
+    if not arguments or arguments[0] in ("--help", "-h"):
+        print(EVAL_USAGE, end="")
+        return 0 if arguments else 2
+    parser = Parser()
+    parser.add_argument("run", nargs="?")
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--env-id")
+    parser.add_argument("--episodes", default="100")
+    parser.add_argument("--sampled", action="store_true")
+    given = parser.parse(arguments)
+    if (given["run"] is None) == (given["checkpoint"] is None):
+        raise BadInput("name a run, or a checkpoint with --checkpoint, and not both")
+    if not given["episodes"].isdigit():
+        raise BadInput(f"episodes is {given['episodes']!r}: write a whole number, such as 100")
+    from .machine import limit_threads
+
+    limit_threads(1)
+    from .saved import evaluate_saved
+
+    source = Path(given["run"] or given["checkpoint"])
+    result = evaluate_saved(source, int(given["episodes"]), given["env_id"], given["sampled"])
+    print(
+        f"{result.env_id}: mean {result.mean:.2f} ± {result.std:.2f} over {result.episodes} "
+        f"episodes (95% interval {result.ci_low:.2f} to {result.ci_high:.2f})\n"
+        f"median {result.median:.2f}, min {result.min:.2f}, max {result.max:.2f}, "
+        f"mean length {result.length_mean:.1f}\ncheckpoint {result.checkpoint}"
+    )
+    return 0
+
+
+def _list(arguments: list[str]) -> int:
+    from .listing import LISTS
+
+    wanted = arguments or list(LISTS)
+    for name in wanted:
+        if name not in LISTS:
+            raise BadInput(f"{name}: there is no such list; there are {', '.join(LISTS)}")
+    for name in wanted:
+        print(f"{name}:")
+        for entry, text in LISTS[name]():
+            print(f"  {entry:<28} {text}")
+    return 0

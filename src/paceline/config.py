@@ -1,0 +1,224 @@
+"""Config: one shallow tree of documented dataclasses, and the one place where its sources meet.
+
+Later wins: the field's default, the algorithm's, the preset's, the file's, the flag's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator, ConfigDict
+
+from .algorithms.a2c import A2C
+from .algorithms.ppo import PPO
+
+
+def parse_steps(value: Any) -> Any:
+    """`300_000`, `1e6`, `1M`, `50k` → a whole number."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"([\d_]*\.?\d+(?:e\d+)?)([kM]?)", value.strip())
+        if match is None:
+            raise ValueError("should be a number of steps, such as 300_000, 1e6, 50k or 1M")
+        value = float(match[1].replace("_", "")) * {"": 1, "k": 1e3, "M": 1e6}[match[2]]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def parse_duration(value: Any) -> Any:
+    """`90s`, `30m`, `0.5h` → seconds; `duration` says it back as text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value).strip())
+    if match is None:
+        raise ValueError(f"should carry a unit: write {value}s, {value}m or 0.5h")
+    return value
+
+
+def seconds(duration: str) -> float:
+    """Seconds of a duration that has been validated."""
+    return float(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
+
+
+def _list(value: Any) -> Any:
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+def _mapping(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+Steps = Annotated[int, Ge(1), BeforeValidator(parse_steps)]
+Duration = Annotated[str, BeforeValidator(parse_duration)]
+Count = Annotated[int, Ge(1)]
+_STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    __pydantic_config__ = _STRICT
+
+    kwargs: Annotated[dict[str, Any], BeforeValidator(_mapping)] = field(default_factory=dict)
+    """keyword arguments of the environment; on the command line as JSON"""
+    time_limit: Count | None = None
+    """cut episodes off after this many steps, instead of the environment's own limit"""
+    frame_stack: Count = 1
+    """observations stacked into one"""
+    wrappers: Annotated[tuple[str, ...], BeforeValidator(_list)] = ()
+    """wrappers put around the environment, inside first, as module:Class, comma-separated"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A training run. `Config(...)` fills what is not given from the preset for its environment."""
+
+    __pydantic_config__ = _STRICT
+
+    algo: Literal["ppo", "a2c"] = "ppo"
+    """what is optimised"""
+    env_id: str | Callable[..., Any] = "CartPole-v1"
+    """a Gymnasium id, module:Id-v0, or suite:Name; in Python also a callable"""
+    preset: str = "auto"
+    """tuned values to start from: `auto` (by env_id, if there are any), `none`, or an env_id"""
+    seed: Annotated[int, Ge(0), Le(2**31 - 1)] = 0
+    """decides everything random"""
+
+    total_steps: Steps | None = None
+    """end after this many environment steps (1M if no budget is given at all)"""
+    total_iters: Steps | None = None
+    """end after this many iterations"""
+    duration: Duration | None = None
+    """end after this much time, such as 90s, 30m, 0.5h"""
+
+    num_envs: Count = 8
+    """environments stepped side by side"""
+    rollout_steps: Count = 128
+    """steps of each environment between two updates"""
+    epochs: Count = 4
+    """passes over each rollout"""
+    minibatches: Count | None = None
+    """optimiser steps per pass (4 for ppo, 1 for a2c)"""
+    batch_size: Count | None = None
+    """rows of one minibatch, instead of their number"""
+    lr: Annotated[float, Ge(0)] = 3e-4
+    """learning rate"""
+    anneal_lr: bool = False
+    """let `lr` fall linearly to 0 over the run"""
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.99
+    """discount"""
+    max_grad_norm: Annotated[float, Gt(0)] = 0.5
+    """the gradient is cut to this length"""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """what moves the weights"""
+    optimizer_eps: Annotated[float, Gt(0)] = 1e-5
+    """the optimiser's ε"""
+    normalize_obs: bool = False
+    """subtract the running mean of observations and divide by their deviation"""
+    normalize_return: bool = False
+    """divide rewards by the running deviation of the discounted return"""
+
+    hidden: Annotated[tuple[Count, ...], BeforeValidator(_list)] | None = None
+    """sizes of the dense layers, such as 64,64 (that for vectors, 512 for images)"""
+    activation: Literal["tanh", "relu", "elu"] | None = None
+    """between layers (tanh for vectors, relu for images)"""
+    shared_trunk: bool | None = None
+    """policy and value on the same layers (for images yes, otherwise no)"""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the learner computes"""
+    threads: Annotated[int, Ge(0)] = 0
+    """threads of the learner (0: one for vectors, all cores for images)"""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """compile the minibatch step, which needs a C++ compiler (auto: if the run is long enough)"""
+
+    eval_every: Steps | None = None
+    """evaluate every so many steps, and keep the best checkpoint"""
+    eval_episodes: Count = 20
+    """episodes of each evaluation, also of the one at the end"""
+    save_every: Steps | None = None
+    """checkpoint every so many steps (else twice a minute)"""
+    keep: Count = 3
+    """checkpoints kept, beside the best"""
+    log_every: Count = 1
+    """iterations of one report"""
+    log_jsonl: str | None = None
+    """write the metrics to this file too"""
+    track: Literal["tensorboard", "none"] = "tensorboard"
+    """where curves go, beside metrics.jsonl"""
+    output_dir: str | None = None
+    """the run's directory (else runs/<env>-<algo>-<time>)"""
+    overwrite: bool = False
+    """replace the run that `output_dir` holds"""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    ppo: PPO = field(default_factory=PPO)
+    a2c: A2C = field(default_factory=A2C)
+
+    @property
+    def algorithm(self) -> PPO | A2C:
+        """The hyper-parameters of the chosen algorithm."""
+        return getattr(self, self.algo)  # type: ignore[no-any-return]
+
+    @property
+    def env_name(self) -> str:
+        return self.env_id if isinstance(self.env_id, str) else self.env_id.__name__
+
+    @property
+    def minibatch_count(self) -> int:
+        """Optimiser steps per pass, given either way."""
+        rows = self.num_envs * self.rollout_steps
+        return rows // self.batch_size if self.batch_size else self.minibatches or 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data that `Config(**…)` turns into the same run again."""
+        plain = json.loads(json.dumps(dataclasses.asdict(self), default=_name_of))
+        return plain | {"preset": "none"}
+
+
+def _name_of(thing: Any) -> str:
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
+    "ppo": {"minibatches": 4},
+    "a2c": {
+        "rollout_steps": 5,
+        "epochs": 1,
+        "minibatches": 1,
+        "lr": 7e-4,
+        "optimizer": "rmsprop",
+        "log_every": 100,
+    },
+}
+BUDGETS = ("total_steps", "total_iters", "duration")
+DEFAULT_BUDGET = 1_000_000
+
+
+def _init(self: Config, **given: Any) -> None:
+    """Config(...) in Python goes the same way as files and flags."""
+    from .configure import resolve
+
+    self.__dict__.update(vars(resolve(given)))
+
+
+# The generated signature stays what editors and type checkers see.
+Config.__init__ = _init  # type: ignore[method-assign, assignment]
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `under`, section by section."""
+    out = dict(under)
+    for key, value in over.items():
+        below = out.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and key != "kwargs":
+            value = merged(below, value)
+        out[key] = value
+    return out
+
+
+def preset_path(algo: str, env_id: str) -> Path:
+    """Where the preset for an environment would be."""
+    return Path(__file__).parent / "presets" / algo / f"{env_id.replace(':', '_').replace('/', '_')}.yaml"

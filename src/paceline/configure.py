@@ -1,0 +1,188 @@
+"""From files, flags and Python to a valid `Config`; every refusal is a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import runpy
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from .config import (
+    ALGORITHM_DEFAULTS,
+    BUDGETS,
+    DEFAULT_BUDGET,
+    Config,
+    merged,
+    preset_path,
+)
+from .errors import BadInput
+
+
+def resolve(*given: Mapping[str, Any]) -> Config:
+    """Defaults, then the algorithm's, then the preset's, then each of `given`; then validation."""
+    explicit: dict[str, Any] = {}
+    for layer in given:
+        explicit = merged(explicit, _plain(layer))
+    algo = explicit.get("algo", Config.algo)
+    preset = _preset(explicit)
+    values = merged(ALGORITHM_DEFAULTS.get(str(algo), {}), preset)
+    if any(explicit.get(name) is not None for name in BUDGETS):
+        values = {key: value for key, value in values.items() if key not in BUDGETS}
+    if explicit.get("batch_size") is not None and "minibatches" not in explicit:
+        values.pop("minibatches", None)
+    if explicit.get("minibatches") is not None and "batch_size" not in explicit:
+        values.pop("batch_size", None)
+    values = merged(values, explicit)
+    if values.get("preset", "auto") == "auto":
+        values["preset"] = values.get("env_id", Config.env_id) if preset else "none"
+    if all(values.get(name) is None for name in BUDGETS):
+        values["total_steps"] = DEFAULT_BUDGET
+    try:
+        config: Config = TypeAdapter(Config).validate_python(values)
+    except ValidationError as error:
+        raise BadInput("\n".join(_sentence(detail) for detail in error.errors())) from None
+    _check(config)
+    return config
+
+
+def _plain(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections that come as dataclasses, from Python, become dicts."""
+    return {
+        key: dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+        for key, value in layer.items()
+    }
+
+
+def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
+    name, algo = explicit.get("preset", "auto"), str(explicit.get("algo", Config.algo))
+    if name == "none":
+        return {}
+    env_id = explicit.get("env_id", Config.env_id) if name == "auto" else name
+    if not isinstance(env_id, str):
+        return {}
+    path = preset_path(algo, env_id)
+    if path.is_file():
+        return load_file(path)
+    if name == "auto":
+        return {}
+    known = sorted(p.stem for p in path.parent.glob("*.yaml"))
+    raise BadInput(
+        f"preset: there is none called {name!r} for {algo}; there are auto, none, "
+        f"{', '.join(known)}{_nearest(str(name), known)}"
+    )
+
+
+def load_file(path: str | Path) -> dict[str, Any]:
+    """A configuration file as plain data; what it says is not yet checked.
+
+    A `.py` file is executed, so only a path that the user typed may lead here.
+    """
+    path = Path(path)
+    loaders = {
+        ".yaml": yaml.safe_load,
+        ".yml": yaml.safe_load,
+        ".json": json.loads,
+        ".toml": tomllib.loads,
+    }
+    if path.suffix not in (*loaders, ".py"):
+        raise BadInput(f"{path}: a configuration is a .yaml, .json, .toml or .py file")
+    try:
+        if path.suffix == ".py":
+            return _from_python(path)
+        values = loaders[path.suffix](path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise BadInput(f"{path} can't be read: {error.strerror}") from None
+    except RecursionError:
+        raise BadInput(f"{path} can't be read as {path.suffix[1:]}: it is nested too deeply") from None
+    except (ValueError, yaml.YAMLError) as error:
+        cause = " ".join(str(error).split())[:300]
+        raise BadInput(f"{path} can't be read as {path.suffix[1:]}: {cause}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise BadInput(f"{path}: should hold names and values, not {str(values)[:60]!r}")
+    return values
+
+
+def _from_python(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    try:
+        config = runpy.run_path(str(path)).get("config")
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{path} raised {type(error).__name__}: {error}") from error
+    if not isinstance(config, Config):
+        raise BadInput(f"{path}: should set `config = paceline.Config(...)`, not {config!r}")
+    return _plain({f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
+
+
+def field_names(kind: Any = Config, prefix: str = "") -> list[str]:
+    """Every field by its dotted name, sections included."""
+    names = []
+    for entry in dataclasses.fields(kind):
+        names.append(prefix + entry.name)
+        default = entry.default_factory
+        if isinstance(default, type) and dataclasses.is_dataclass(default):
+            names += field_names(default, f"{prefix}{entry.name}.")
+    return names
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _sentence(detail: Any) -> str:
+    """One of pydantic's errors: which field, the value seen, what it should be."""
+    place = [str(part) for part in detail["loc"]]
+    known = field_names()
+    while place and ".".join(place) not in known and detail["type"] != "extra_forbidden":
+        place.pop()  # positions within a list, and branches of a union
+    name = ".".join(place)
+    if detail["type"] == "extra_forbidden":
+        return f"{name[:80]}: there is no such option{_nearest(name, known)}"
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    seen = str(detail["input"])
+    return f"{name} is {seen[:60]!r}: {message}"
+
+
+def _check(config: Config) -> None:
+    """What no single field can know."""
+    rows = config.num_envs * config.rollout_steps
+    if config.batch_size and config.minibatches:
+        raise BadInput(
+            f"batch_size {config.batch_size} and minibatches {config.minibatches} say the same "
+            "thing twice; give one of them"
+        )
+    if config.batch_size and rows % config.batch_size:
+        raise BadInput(
+            f"batch_size {config.batch_size} does not divide the rollout of {config.num_envs} envs "
+            f"× {config.rollout_steps} steps = {rows} rows; {_divisor(rows, config.batch_size)}"
+        )
+    if config.minibatches and rows % config.minibatches:
+        raise BadInput(
+            f"minibatches {config.minibatches} does not divide the rollout of {config.num_envs} "
+            f"envs × {config.rollout_steps} steps = {rows} rows; "
+            f"{_divisor(rows, config.minibatches)}"
+        )
+    if config.algo == "a2c" and (config.epochs, config.minibatch_count) != (1, 1):
+        raise BadInput(
+            f"a2c takes one step on each rollout, and epochs is {config.epochs} with "
+            f"{config.minibatch_count} minibatches; leave both at 1, or use --algo ppo"
+        )
+
+
+def _divisor(rows: int, wanted: int) -> str:
+    fitting = [n for n in range(1, rows + 1) if rows % n == 0]
+    return f"the nearest that does is {min(fitting, key=lambda n: abs(n - wanted))}"

@@ -1,0 +1,245 @@
+"""EnvColumns: plain Python environments, stepped in one tight loop, one column each.
+
+It writes straight into a rollout under next-step autoreset. Every episode is reset with a seed of
+its own, so that an open episode can be replayed from its actions.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from struct import pack
+from types import TracebackType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from ..errors import BadInput, EnvironmentFailed
+from ..rollout import Array, Rollout
+from ..spaces import action_spec, observation_spec
+
+log = logging.getLogger("paceline")
+
+EnvMaker = Callable[[], tuple[gym.Env[Any, Any], int | None]]
+"""Makes one environment; with it comes a time limit to apply from outside, if any."""
+
+MAX_FAILURES = 5
+"""An environment that fails this often, each time soon after the last, has failed for good."""
+SOON = 100
+
+NEVER = np.iinfo(np.int64).max
+
+
+def episode_seed(run_seed: int, column: int, episode: int) -> int:
+    """The seed of a column's episode: a hash, so that neighbours share nothing."""
+    digest = blake2b(pack("<qqq", run_seed, column, episode), digest_size=4).digest()
+    return int.from_bytes(digest, "little") & 0x7FFFFFFF
+
+
+class EnvColumns:
+    """Columns `first_column … first_column + num_envs - 1` of a run."""
+
+    resume = "replay"
+
+    def __init__(
+        self, make: EnvMaker, num_envs: int, seed: int = 0, first_column: int = 0
+    ) -> None:
+        self._make, self.num_envs, self._seed, self.first_column = make, num_envs, seed, first_column
+        self._envs: list[gym.Env[Any, Any]] = []
+        try:
+            for _ in range(num_envs):
+                env, self._limit = make()
+                self._envs.append(env)
+            self.observation_space = self._envs[0].observation_space
+            self.action_space = self._envs[0].action_space
+            self.obs_spec = observation_spec(self.observation_space)
+            self.act_spec = action_spec(self.action_space)
+        except BadInput:
+            self.close()
+            raise
+        except Exception as error:
+            self.close()
+            raise EnvironmentFailed(f"the environment can't be made: {_line(error)}") from error
+        # A discrete observation may be a plain int, which has no shape to compare.
+        self._shape = None if self.obs_spec.kind == "discrete" else self.obs_spec.shape
+        self._steps = [env.step for env in self._envs]
+        self.row = 0
+        """rows stepped since the run began"""
+        self.episode = np.full(num_envs, -1, np.int64)
+        self.started = np.zeros(num_envs, np.int64)
+        """row of the first observation of each column's episode"""
+        self.ended = [True] * num_envs
+        """the next row of this column only resets"""
+        self.failures = 0
+        self._in_a_row = [0] * num_envs
+        self._last_failure = [-SOON] * num_envs
+        self._next_limit = NEVER
+
+    def __enter__(self) -> EnvColumns:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every environment; one that fails to close does not keep the others open."""
+        for env in self._envs:
+            _close(env)
+        self._envs = []
+
+    def reset(self, obs: Array) -> None:
+        """Begin the first episode of every column; `obs[B]` receives its observations."""
+        for i in range(self.num_envs):
+            while not self._begin(i, obs, self.row):
+                pass
+        self._plan_limit()
+
+    def step(self, t: int, actions: Sequence[Any], out: Rollout) -> None:
+        """Row `t` of `out`: step every column, or reset it if its episode had ended.
+
+        `out` must come with `valid` all true and the other flags all false.
+        """
+        obs, reward, ended, shape = out.obs[t + 1], out.reward[t], self.ended, self._shape
+        i = 0
+        for step, action in zip(self._steps, actions, strict=True):
+            if ended[i]:
+                self._restart(t, i, out)
+            else:
+                try:
+                    observation, gain, terminated, truncated, _ = step(action)
+                    if shape is not None and observation.shape != shape:
+                        raise ValueError(f"observation of shape {observation.shape}, not {shape}")
+                    obs[i] = observation
+                    reward[i] = gain
+                except Exception as error:
+                    self._fail(t, i, out, error)
+                else:
+                    if terminated or truncated:
+                        out.terminated[t, i], out.truncated[t, i] = terminated, truncated
+                        ended[i] = True
+            i += 1
+        self.row += 1
+        if self.row >= self._next_limit:
+            self._cut(t, out)
+
+    def _restart(self, t: int, i: int, out: Rollout) -> None:
+        """Row `t` of column `i` begins the next episode instead of stepping."""
+        out.valid[t, i] = False
+        out.reward[t, i] = 0.0
+        self.ended[i] = not self._begin(i, out.obs[t + 1], self.row + 1)
+        if self.ended[i]:
+            out.obs[t + 1, i] = out.obs[t, i]
+        else:
+            out.first[t + 1, i] = True
+            self._plan_limit()
+
+    def _begin(self, i: int, obs: Array, row: int) -> bool:
+        """Reset column `i` for its next episode; False if it failed and was rebuilt."""
+        self.episode[i] += 1
+        self.started[i] = row
+        try:
+            observation = self._reset(i)
+            if self._shape is not None and np.shape(observation) != self._shape:
+                raise ValueError(
+                    f"observation of shape {np.shape(observation)}, not {self._shape}"
+                )
+            obs[i] = observation
+        except Exception as error:
+            self._rebuild(i, row, error)
+            return False
+        self.ended[i] = False
+        return True
+
+    def _reset(self, i: int) -> Any:
+        seed = episode_seed(self._seed, self.first_column + i, int(self.episode[i]))
+        return self._envs[i].reset(seed=seed)[0]
+
+    def _fail(self, t: int, i: int, out: Rollout, error: Exception) -> None:
+        """The row counts for nothing, and the one before it was the last of a cut-off episode."""
+        self._rebuild(i, self.row, error)
+        if t > 0 and out.valid[t - 1, i]:
+            out.truncated[t - 1, i] = True
+        self._restart(t, i, out)
+
+    def _rebuild(self, i: int, row: int, error: Exception) -> None:
+        """Replace environment `i`, unless it has failed too often in a row."""
+        self.failures += 1
+        soon = row - self._last_failure[i] < SOON
+        self._in_a_row[i] = self._in_a_row[i] + 1 if soon else 1
+        self._last_failure[i] = row
+        where = f"column {self.first_column + i}, step {row - int(self.started[i])} of its episode"
+        if self._in_a_row[i] >= MAX_FAILURES:
+            raise EnvironmentFailed(
+                f"the environment of {where} failed {MAX_FAILURES} times in a row: {_line(error)}"
+            ) from error
+        if self.failures == 1:
+            log.warning("the environment of %s raised; it is rebuilt", where, exc_info=error)
+        _close(self._envs[i])
+        try:
+            self._envs[i], _ = self._make()
+        except Exception as again:
+            raise EnvironmentFailed(
+                f"the environment of {where} raised and can't be rebuilt: {_line(again)}"
+            ) from again
+        self._steps[i] = self._envs[i].step
+
+    def _cut(self, t: int, out: Rollout) -> None:
+        """Truncate the episodes that have reached the time limit."""
+        assert self._limit is not None
+        for i in range(self.num_envs):
+            if not self.ended[i] and self.row - self.started[i] >= self._limit:
+                out.truncated[t, i] = True
+                self.ended[i] = True
+        self._plan_limit()
+
+    def _plan_limit(self) -> None:
+        """The first row at which some running episode may reach the time limit."""
+        if self._limit is not None:
+            running = self.started[~np.array(self.ended)]
+            self._next_limit = int(running.min()) + self._limit if len(running) else NEVER
+
+    def replay(self, i: int, actions: Sequence[Any]) -> Any:
+        """Bring column `i` to where its open episode stood; returns its observation."""
+        observation = self._reset(i)
+        for action in actions:
+            observation = self._steps[i](action)[0]
+        return observation
+
+    def state(self) -> dict[str, Array]:
+        """What a checkpoint needs beside the open episodes' actions."""
+        return {
+            "row": np.array(self.row),
+            "episode": self.episode.copy(),
+            "started": self.started.copy(),
+            "ended": np.array(self.ended),
+        }
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Take counters from `state`; the caller replays the columns that have not ended."""
+        self.row = int(state["row"])
+        self.episode[:] = state["episode"]
+        self.started[:] = state["started"]
+        self.ended[:] = state["ended"].tolist()
+        self._plan_limit()
+
+
+def _close(env: gym.Env[Any, Any]) -> None:
+    try:
+        env.close()
+    except Exception:
+        log.warning("an environment failed to close", exc_info=True)
+
+
+def _line(error: Exception) -> str:
+    """The error in one line, with the place in the user's code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

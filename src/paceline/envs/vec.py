@@ -1,0 +1,84 @@
+"""make_vec: the vector environment alone, for those who bring their own loop."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import BadInput
+from ..rollout import Array, Rollout
+from . import EnvId, env_maker
+from .columns import EnvColumns
+
+
+class Step(NamedTuple):
+    """One row of every column. Where `valid` is false the row only began an episode."""
+
+    obs: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+
+
+class VecEnv:
+    """`num_envs` environments stepped together, under next-step autoreset. A context manager."""
+
+    def __init__(self, columns: EnvColumns) -> None:
+        self._columns = columns
+        self.num_envs = columns.num_envs
+        self.observation_space = columns.observation_space
+        self.action_space = columns.action_space
+        obs, act = columns.obs_spec, columns.act_spec
+        self._row = Rollout.allocate(1, self.num_envs, (obs.shape, obs.dtype), act.stored)
+        self._begun = False
+
+    def __enter__(self) -> VecEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._columns.close()
+
+    def reset(self) -> Array:
+        """Begin an episode in every column and return the first observations."""
+        self._columns.reset(self._row.obs[1])
+        self._begun = True
+        return self._row.obs[1].copy()
+
+    def step(self, actions: Any) -> Step:
+        """Step every column with its action, as the environment's action space has it."""
+        if not self._begun:
+            raise BadInput("step() came before reset(); call reset() once to begin")
+        if len(actions) != self.num_envs:
+            raise BadInput(f"{len(actions)} actions for {self.num_envs} environments")
+        row = self._row
+        row.obs[0] = row.obs[1]
+        row.valid[:] = True
+        for flags in (row.terminated, row.truncated, row.first):
+            flags[:] = False
+        if isinstance(actions, np.ndarray) and actions.ndim == 1:
+            actions = actions.tolist()
+        self._columns.step(0, actions, row)
+        arrays = (row.obs[1], row.reward[0], row.terminated[0], row.truncated[0], row.valid[0])
+        return Step(*(array.copy() for array in arrays))
+
+
+def make_vec(
+    env_id: EnvId,
+    num_envs: int,
+    *,
+    seed: int = 0,
+    kwargs: dict[str, Any] | None = None,
+    time_limit: int | None = None,
+    frame_stack: int = 1,
+    wrappers: tuple[str, ...] = (),
+) -> VecEnv:
+    """`num_envs` copies of an environment: `with make_vec("CartPole-v1", 8) as envs: ...`"""
+    if num_envs < 1:
+        raise BadInput(f"num_envs is {num_envs}; write 1 or more")
+    make = env_maker(env_id, kwargs, time_limit, frame_stack, wrappers)
+    return VecEnv(EnvColumns(make, num_envs, seed))

@@ -1,0 +1,140 @@
+"""Evaluation: N episodes with fixed seeds, side by side; each seed counts once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .agent import Agent
+from .envs import EnvId, env_maker
+from .envs.columns import EnvColumns, EnvMaker, episode_seed
+from .errors import BadInput, EnvironmentFailed
+from .rollout import Rollout
+from .spaces import ActionAdapter
+
+SIDE_BY_SIDE = 16
+EVALUATION_SEED = 1_000_003
+"""Far from the seeds that people give their runs."""
+NO_LIMIT = 100_000
+"""An episode of an environment without a time limit is cut off after this many steps."""
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    episodes: int
+    mean: float
+    std: float
+    median: float
+    min: float
+    max: float
+    length_mean: float
+    ci_low: float
+    ci_high: float
+    returns: list[float]
+    seeds: list[int]
+    checkpoint: str | None = None
+    env_id: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def evaluate(
+    agent: Agent,
+    env_id: EnvId,
+    episodes: int = 20,
+    *,
+    sample: bool = False,
+    kwargs: dict[str, Any] | None = None,
+    time_limit: int | None = None,
+    frame_stack: int = 1,
+    wrappers: tuple[str, ...] = (),
+) -> EvalResult:
+    """Run `episodes` episodes of `env_id` with `agent`, greedily unless `sample`."""
+    make = env_maker(env_id, kwargs, time_limit, frame_stack, wrappers)
+    return run(agent, make, episodes, sample)
+
+
+def run(agent: Agent, make: EnvMaker, episodes: int, sample: bool = False) -> EvalResult:
+    """Episode number e runs in column e mod C: no column is left out for being slow."""
+    if episodes < 1:
+        raise BadInput(f"episodes is {episodes}; write 1 or more")
+    width = min(episodes, SIDE_BY_SIDE)
+    with EnvColumns(_limited(make), width, EVALUATION_SEED) as columns:
+        for role, ours, theirs in (
+            ("observations", agent.network.obs, columns.obs_spec),
+            ("actions", agent.network.act, columns.act_spec),
+        ):
+            if ours != theirs:
+                raise BadInput(f"the policy's {role} are {ours}, the environment's {theirs}")
+        totals, lengths = _play(agent, columns, episodes, sample)
+    seeds = [episode_seed(EVALUATION_SEED, e % width, e // width) for e in range(episodes)]
+    low, high = bootstrap_interval(totals)
+    return EvalResult(
+        episodes=episodes,
+        mean=float(totals.mean()),
+        std=float(totals.std()),
+        median=float(np.median(totals)),
+        min=float(totals.min()),
+        max=float(totals.max()),
+        length_mean=float(lengths.mean()),
+        ci_low=low,
+        ci_high=high,
+        returns=totals.tolist(),
+        seeds=seeds,
+    )
+
+
+def _limited(make: EnvMaker) -> EnvMaker:
+    def limited() -> tuple[Any, int | None]:
+        env, limit = make()
+        return env, limit or NO_LIMIT
+
+    return limited
+
+
+def _play(
+    agent: Agent, columns: EnvColumns, episodes: int, sample: bool
+) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """Returns and lengths by number of episode."""
+    width, spec, act = columns.num_envs, columns.obs_spec, columns.act_spec
+    actor, adapt = agent.actor(width), ActionAdapter(act)
+    row = Rollout.allocate(1, width, (spec.shape, spec.dtype), act.stored)
+    parameters = np.empty((width, act.size), np.float32)
+    total, length = np.zeros(width), np.zeros(width, np.int64)
+    totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
+    columns.reset(row.obs[1])
+    missing = episodes
+    while missing:
+        row.obs[0] = row.obs[1]
+        row.valid[:] = True
+        row.terminated[:] = row.truncated[:] = False
+        actor.forward(row.obs[0], parameters)
+        if sample:
+            noise = actor.head.noise(EVALUATION_SEED, columns.row, 0, width, 1)[0]
+            actor.head.sample(parameters, noise, row.action[0])
+        else:
+            actor.head.greedy(parameters, row.action[0])
+        columns.step(0, adapt(row.action[0]), row)
+        if columns.failures:
+            raise EnvironmentFailed("an environment raised during evaluation; see above")
+        total += row.reward[0]
+        length += row.valid[0]
+        for i in np.flatnonzero(row.done[0]):
+            number = int(columns.episode[i]) * width + int(i)
+            if number < episodes:
+                totals[number], lengths[number] = total[i], length[i]
+                missing -= 1
+            total[i] = length[i] = 0
+    return totals, lengths
+
+
+def bootstrap_interval(values: Any, level: float = 0.95, resamples: int = 2000) -> tuple[float, float]:
+    """Percentile bootstrap of the mean, with draws of its own that are always the same."""
+    values = np.asarray(values, float)
+    draws = np.random.default_rng(0).integers(len(values), size=(resamples, len(values)))
+    tail = 50 * (1 - level)
+    low, high = np.percentile(values[draws].mean(1), [tail, 100 - tail])
+    return float(low), float(high)

@@ -1,0 +1,234 @@
+"""Learner: sole owner of the parameters, the optimiser and the normalisers.
+
+T = steps, B = columns, R = rows, S = streams.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .algorithms import Algorithm
+from .batch import Rows, Signals, permutation
+from .errors import Diverged
+from .optimizers import Optimizer
+from .policy.actor_critic import ActorCritic
+from .policy.flat import Flat
+from .policy.network import NetworkSpec
+from .policy.normalize import ReturnScaler, RunningMoments
+from .rollout import Array, Rollout
+from .step import Objective, Step
+from .sync import Sync
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a learner uses its rollouts."""
+
+    epochs: int
+    minibatches: int
+    gamma: float
+    lr: float
+    anneal_lr: bool
+    max_grad_norm: float
+    normalize_return: bool
+    seed: int
+    blocks: int = 1
+    compiled: bool = False
+
+
+class Learner:
+    def __init__(
+        self,
+        network: NetworkSpec,
+        algorithm: Algorithm,
+        optimizer: Optimizer,
+        sync: Sync,
+        plan: Plan,
+        columns: int,
+        device: torch.device,
+    ) -> None:
+        self._algorithm, self._sync, self._plan, self._device = algorithm, sync, plan, device
+        self.module = ActorCritic(network)
+        self.module.initialize(plan.seed)
+        self.module.to(device)
+        self.flat = Flat(self.module, device)
+        objective = Objective(self.module, algorithm)
+        self._step = Step(objective, self.flat, optimizer, plan.max_grad_norm, plan.compiled)
+        self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
+        self._scaler = ReturnScaler(columns, plan.gamma) if plan.normalize_return else None
+        self.compiled = plan.compiled
+        self.version = 0
+        """updates made; also the number of the weights that act next"""
+        self.t_sync = 0.0
+        """seconds spent waiting for other ranks, ever"""
+
+    @property
+    def weights(self) -> Array:
+        """What actors need, as one array; on a CPU a view that changes with the next update."""
+        return self.flat.published.numpy(force=True)
+
+    def update(self, rollout: Rollout, remaining: float) -> dict[str, float]:
+        """Learn from one rollout; `remaining` falls from 1 to 0 over the run.
+
+        If anything turns NaN or infinite, everything is put back as it was, and `Diverged` raised.
+        """
+        before = self.state()
+        rows, metrics = self._judge(rollout)
+        lr = self._plan.lr * (remaining if self._plan.anneal_lr else 1.0)
+        means = self._descend(rows, rollout, remaining, lr)
+        metrics |= dict(zip(self._step.names, means, strict=True)) | {"lr": lr}
+        bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if bad:
+            self.restore(before)
+            raise Diverged(
+                f"{bad[0]} became {metrics[bad[0]]} in update {self.version + 1}; "
+                "a lower lr, or max_grad_norm, often helps, as does normalize_return"
+            )
+        self._observe(rollout)
+        self.version += 1
+        return metrics
+
+    def _judge(self, rollout: Rollout) -> tuple[Rows, dict[str, float]]:
+        """Values, targets and weights of every row, all T·B of them."""
+        obs = torch.from_numpy(rollout.obs).to(self._device).flatten(0, 1)
+        inputs = self.module.inputs(obs)
+        with torch.no_grad():
+            predicted = self.module.value(inputs)
+        value = predicted.numpy(force=True).reshape(rollout.steps + 1, rollout.columns, -1)
+        targets = self._algorithm.targets(self._signals(rollout), value)
+        advantage = targets.advantage
+        if self._algorithm.normalize_advantage == "rollout":
+            mean, var, _ = self._moments(advantage[rollout.valid][:, None])
+            advantage = (advantage - mean) / (np.sqrt(var) + 1e-8)
+        kept = rollout.steps * rollout.columns
+        rows = Rows(
+            inputs=inputs[:kept],
+            action=self._tensor(rollout.action),
+            logp=self._tensor(rollout.logp),
+            advantage=self._tensor(advantage.astype(np.float32, copy=False)),
+            returns=self._tensor(targets.returns),
+            value=predicted[:kept],
+            weight=self._tensor(rollout.valid.astype(np.float32)),
+        )
+        explained = _explained_variance(value[:-1], targets.returns, rollout.valid)
+        return rows, {"explained_variance": explained}
+
+    def _signals(self, rollout: Rollout) -> Signals:
+        reward = rollout.reward
+        if self._scaler is not None:
+            mean, var, count = self._moments(self._scaler.returns(rollout)[:, None])
+            self._scaler.moments.update(count, mean, var)
+            reward = self._scaler(reward)
+        discount = np.float32(self._plan.gamma) * ~rollout.terminated
+        trace = (~rollout.done).astype(np.float32)
+        return Signals(reward[..., None], discount[..., None], trace[..., None])
+
+    def _descend(
+        self, rows: Rows, rollout: Rollout, remaining: float, lr: float
+    ) -> list[float]:
+        """Epochs of minibatches; returns the terms' means over all of them."""
+        plan, step, limit = self._plan, self._step, self._algorithm.target_kl
+        size = len(rows.weight) // plan.minibatches
+        total, made = torch.zeros(len(step.names), device=self._device), 0
+        for epoch in range(plan.epochs):
+            shuffled = self._shuffled(rows, rollout, epoch)
+            for minibatch in shuffled.split(size):
+                buffer = step.gradient(minibatch, remaining)
+                self._sum(buffer)
+                if limit is not None and step.mean_of("approx_kl") > 1.5 * limit:
+                    return (total / max(made, 1)).tolist()  # type: ignore[no-any-return]
+                total += step.apply(lr)
+                made += 1
+        return (total / made).tolist()  # type: ignore[no-any-return]
+
+    def _shuffled(self, rows: Rows, rollout: Rollout, epoch: int) -> Rows:
+        plan = self._plan
+        if plan.minibatches == 1:
+            return rows
+        order = permutation(
+            plan.seed,
+            self.version,
+            epoch,
+            rollout.steps,
+            rollout.columns,
+            plan.blocks,
+            plan.minibatches,
+        )
+        return rows.take(self._tensor(order))
+
+    def _observe(self, rollout: Rollout) -> None:
+        """Fold the rollout's observations in, for the next weights to use."""
+        if self._obs_moments is None:
+            return
+        seen = rollout.obs[:-1][rollout.valid].reshape(-1, self.module.spec.obs.size)
+        mean, var, count = self._moments(seen)
+        self._obs_moments.update(count, mean, var)
+        self.module.obs_mean.copy_(torch.from_numpy(self._obs_moments.mean))
+        self.module.obs_scale.copy_(torch.from_numpy(self._obs_moments.scale()))
+
+    def _moments(self, rows: Array) -> tuple[Array, Array, float]:
+        """Mean and variance of each column of `rows` over all ranks, and the number of rows."""
+        width = rows.shape[1]
+        sums = torch.zeros(width + 1, dtype=torch.float64)
+        sums[:width] = torch.from_numpy(rows.sum(0, dtype=np.float64))
+        sums[width] = len(rows)
+        self._sum(sums)
+        count = max(float(sums[width]), 1.0)
+        mean = sums[:width].numpy() / count
+        squares = torch.from_numpy(np.square(rows - mean).sum(0, dtype=np.float64))
+        self._sum(squares)
+        return mean, squares.numpy() / count, float(sums[width])
+
+    def _sum(self, buffer: torch.Tensor) -> None:
+        if self._sync.size > 1:
+            began = time.perf_counter()
+            self._sync.sum(buffer)
+            self.t_sync += time.perf_counter() - began
+
+    def _tensor(self, array: Array) -> torch.Tensor:
+        """[T, B, ...] of a rollout as rows [R, ...] of the learner: the one place they cross."""
+        flat = array.reshape(-1, *array.shape[2:]) if array.ndim > 1 else array
+        return torch.from_numpy(flat).to(self._device)
+
+    def warm_up(self, rollout: Rollout) -> float:
+        """Compile on a rollout of the right shapes, learning nothing; returns the seconds taken."""
+        began, before = time.perf_counter(), self.state()
+        self._descend(self._judge(rollout)[0], rollout, 1.0, 0.0)
+        self.restore(before)
+        return time.perf_counter() - began
+
+    def state(self) -> dict[str, Any]:
+        """A copy of everything that the next update depends on."""
+        arrays = {"storage": self.flat.storage.numpy(force=True).copy()}
+        for number, moment in enumerate(self._step.moments):
+            arrays[f"moment{number}"] = moment.numpy(force=True).copy()
+        arrays["counts"] = np.array([self.version, self._step.count])
+        if self._obs_moments is not None:
+            arrays |= {f"obs.{k}": v for k, v in self._obs_moments.state().items()}
+        if self._scaler is not None:
+            arrays |= {f"return.{k}": v for k, v in self._scaler.state().items()}
+        return arrays
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        self.flat.storage.copy_(torch.from_numpy(arrays["storage"]))
+        for number, moment in enumerate(self._step.moments):
+            moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
+        self.version, self._step.count = (int(count) for count in arrays["counts"])
+        for prefix, part in (("obs.", self._obs_moments), ("return.", self._scaler)):
+            if part is not None:
+                part.restore(
+                    {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+                )
+
+
+def _explained_variance(value: Array, returns: Array, valid: Array) -> float:
+    """1 − Var(return − value) / Var(return); 0 where the returns do not vary."""
+    truth, error = returns[valid], (returns - value)[valid]
+    spread = float(truth.var()) if truth.size else 0.0
+    return 1.0 - float(error.var()) / spread if spread > 0 else 0.0

@@ -1,0 +1,30 @@
+"""What there is to choose from, one line each, without importing any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .registry import ALGORITHMS, SAMPLERS, SUITES, SYNCS
+
+Lines = Iterator[tuple[str, str]]
+
+
+def _registered(registry: dict[str, tuple[str, str]]) -> Callable[[], Lines]:
+    return lambda: ((name, text) for name, (_, text) in registry.items())
+
+
+def _presets() -> Lines:
+    """Each preset's first comment says where its values come from."""
+    for path in sorted((Path(__file__).parent / "presets").glob("*/*.yaml")):
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        yield f"{path.parent.name} {path.stem}", first.removeprefix("#").strip()
+
+
+LISTS: dict[str, Callable[[], Lines]] = {
+    "algorithms": _registered(ALGORITHMS),
+    "envs": _registered(SUITES),
+    "samplers": _registered(SAMPLERS),
+    "syncs": _registered(SYNCS),
+    "presets": _presets,
+}

@@ -1,0 +1,119 @@
+"""What this machine is, and how much of it this process tree uses."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def available_cpus() -> int:
+    """CPUs that this process may really use: its affinity, and the cgroup's quota."""
+    try:
+        cpus = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cpus = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cpus = min(cpus, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return cpus
+
+
+def cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def limit_threads(threads: int) -> None:
+    """Set before anything numerical is imported: a small product gains nothing from threads."""
+    for variable in THREAD_VARIABLES:
+        os.environ.setdefault(variable, str(threads))
+
+
+def description() -> dict[str, Any]:
+    """What a reader needs to know about where a run was made."""
+    versions = {}
+    for package in ("paceline", "torch", "gymnasium", "numpy"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "unknown"
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "platform": platform.platform(),
+        "cpu": cpu_name(),
+        "cpus": available_cpus(),
+        "git_commit": git_commit(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the directory the run was started from, if it is a git checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
+
+
+class Usage:
+    """Memory and CPU of this process and its children, read every few seconds at most."""
+
+    def __init__(self, every: float = 3.0) -> None:
+        self._every, self._read_at = every, 0.0
+        self._process = psutil.Process()
+        self._cpu_seconds = self._cpu()
+        self._values: tuple[float, float | None] = (0.0, None)
+
+    def read(self) -> tuple[float, float | None]:
+        """Megabytes, and per cent of one CPU since the last reading (None at the first)."""
+        now = time.monotonic()
+        if now - self._read_at >= self._every:
+            cpu = self._cpu()
+            since = now - self._read_at
+            busy = 100 * (cpu - self._cpu_seconds) / since if self._read_at else None
+            self._values = (round(self._memory(), 1), busy and round(busy, 1))
+            self._read_at, self._cpu_seconds = now, cpu
+        return self._values
+
+    def _tree(self) -> list[psutil.Process]:
+        return [self._process, *self._process.children(recursive=True)]
+
+    def _memory(self) -> float:
+        total = 0
+        for process in self._tree():
+            try:
+                total += process.memory_info().rss
+            except psutil.Error:
+                continue
+        return total / 2**20
+
+    def _cpu(self) -> float:
+        total = 0.0
+        for process in self._tree():
+            try:
+                times = process.cpu_times()
+            except psutil.Error:
+                continue
+            total += times.user + times.system
+        return total

@@ -1,0 +1,32 @@
+"""What can be plugged into each seam: a name, where it is ("module:name"), and one line about it.
+
+Plain text, so that listing them imports none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+Registry = dict[str, tuple[str, str]]
+
+ALGORITHMS: Registry = {
+    "ppo": ("paceline.algorithms.ppo:PPO", "proximal policy optimisation (Schulman 2017)"),
+    "a2c": ("paceline.algorithms.a2c:A2C", "advantage actor-critic (Mnih 2016, synchronous)"),
+}
+SUITES: Registry = {
+    "gym": ("paceline.envs.gym:environment", "any registered Gymnasium id, also module:Id-v0"),
+    "toy": ("paceline.envs.toy:environment", "identity, constant, memory, chain: known answers"),
+}
+SAMPLERS: Registry = {
+    "serial": ("paceline.samplers.serial:Serial", "in the learner's own process"),
+}
+SYNCS: Registry = {
+    "local": ("paceline.sync.local:Local", "one learner, nothing to agree on"),
+}
+
+
+def imported(registry: Registry, name: str) -> Any:
+    """The thing itself."""
+    module, _, attribute = registry[name][0].partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,23 @@
+"""Where rollouts come from."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..rollout import Array, Rollout
+
+
+class Sampler(Protocol):
+    def collect(self) -> Rollout:
+        """The next rollout; its arrays hold until the next call."""
+
+    def publish(self, weights: Array, version: int) -> None:
+        """Act with these weights from the next rollout on."""
+
+    def state(self, before_last: bool = False) -> dict[str, Any]:
+        """What a checkpoint needs to go on from here, or from before the last `collect()`."""
+
+    def restore(self, state: dict[str, Any]) -> list[int]:
+        """Go on from `state`; returns the columns that did not come out as they were."""
+
+    def close(self) -> None: ...

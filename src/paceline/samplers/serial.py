@@ -1,0 +1,129 @@
+"""Serial: rollouts made in the learner's own process."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..envs.columns import EnvColumns
+from ..policy.actor import Actor
+from ..rollout import Array, OpenEpisodes, Rollout
+from ..spaces import ActionAdapter
+from .unroll import check, unroll
+
+ARRAYS = [entry.name for entry in fields(Rollout) if entry.name != "episodes"]
+
+
+class Serial:
+    def __init__(self, columns: EnvColumns, actor: Actor, steps: int, seed: int) -> None:
+        self._columns, self._actor, self._seed = columns, actor, seed
+        self._adapt = ActionAdapter(columns.act_spec)
+        obs, size = columns.obs_spec, columns.num_envs
+        self._out = Rollout.allocate(steps, size, (obs.shape, obs.dtype), columns.act_spec.stored)
+        self._head = np.empty((steps, size, columns.act_spec.size), np.float32)
+        self._open = OpenEpisodes.none(size)
+        self._rollouts = 0
+        self._actions: deque[Array] = deque()
+        """actions of the latest rollouts, as far back as any open episode reaches"""
+        self._oldest = 0
+        """row of the run at which they begin"""
+        self._begun = False
+        self._before: dict[str, Any] = {}
+        self._now: dict[str, Any] = {}
+
+    def publish(self, weights: Array, version: int) -> None:
+        self._actor.load(weights)
+        self._out.version[:] = version
+
+    def collect(self) -> Rollout:
+        out, columns = self._out, self._columns
+        if not self._begun:
+            self.begin()
+        self._before = self._now
+        began = columns.row - columns.started
+        noise = self._actor.head.noise(
+            self._seed, self._rollouts, columns.first_column, columns.num_envs, out.steps
+        )
+        unroll(columns, self._actor, self._adapt, noise, out, self._head)
+        check(out, columns.obs_spec, columns.first_column, began)
+        episodes = self._open.close(out, columns.first_column)
+        self._rollouts += 1
+        self._actions.append(out.action.copy())
+        self._now = self._mark()
+        self._forget(min(int(self._before["started"].min()), int(self._now["started"].min())))
+        return replace(out, episodes=episodes)
+
+    def begin(self) -> None:
+        """Reset every column; the first rollout does so by itself."""
+        self._columns.reset(self._out.obs[-1])
+        self._out.first[-1] = True
+        self._begun, self._now = True, self._mark()
+
+    def blank(self) -> Rollout:
+        """A rollout of the right shapes, for a compiler to look at."""
+        out = self._out
+        return Rollout(*(np.zeros_like(getattr(out, name)) for name in ARRAYS))
+
+    def _mark(self) -> dict[str, Any]:
+        """The counters of this moment; with the actions kept they make a state."""
+        return {
+            **self._columns.state(),
+            "obs": self._out.obs[-1].copy(),
+            "first": self._out.first[-1].copy(),
+            "total": self._open.total.copy(),
+            "length": self._open.length.copy(),
+            "rollouts": np.array(self._rollouts),
+        }
+
+    def _forget(self, row: int) -> None:
+        """Drop the actions before `row`, which no open episode needs."""
+        while self._oldest + len(self._actions[0]) <= row:
+            self._oldest += len(self._actions.popleft())
+
+    def state(self, before_last: bool = False) -> dict[str, Any]:
+        """With `actions`, the open episodes' own, one column after the other."""
+        mark = self._before if before_last else self._now
+        end = int(mark["row"])
+        rows = np.concatenate([*self._actions, self._out.action[:0]])
+        taken = []
+        for i, (started, ended) in enumerate(zip(mark["started"], mark["ended"], strict=True)):
+            last = int(started) if ended else end
+            taken.append(rows[int(started) - self._oldest : last - self._oldest, i])
+        return {**mark, "actions": np.concatenate(taken)}
+
+    def replay_length(self) -> int:
+        """Environment steps that a resume from here would replay."""
+        open_rows = (self._now["row"] - self._now["started"]) * ~self._now["ended"]
+        return int(open_rows.sum())
+
+    def restore(self, state: dict[str, Any]) -> list[int]:
+        columns, out = self._columns, self._out
+        columns.restore(state)
+        out.obs[-1], out.first[-1] = state["obs"], state["first"]
+        self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
+        self._rollouts = int(state["rollouts"])
+        different, at = [], 0
+        # Rows before the restored ones are never asked for again; each column's own are put back.
+        self._oldest = int(min(columns.row, columns.started.min()))
+        kept = np.zeros((columns.row - self._oldest, *out.action.shape[1:]), out.action.dtype)
+        for i in range(columns.num_envs):
+            if columns.ended[i]:
+                continue
+            length = columns.row - int(columns.started[i])
+            actions = state["actions"][at : at + length]
+            kept[len(kept) - length :, i] = actions
+            at += length
+            obs = np.empty_like(out.obs[-1, i])
+            obs[...] = columns.replay(i, self._adapt(actions))
+            if obs.tobytes() != out.obs[-1, i].tobytes():
+                different.append(columns.first_column + i)
+                out.obs[-1, i] = obs
+        self._actions = deque([kept] if len(kept) else [])
+        self._begun, self._now = True, self._mark()
+        return different
+
+    def close(self) -> None:
+        self._columns.close()

@@ -1,0 +1,56 @@
+"""unroll: T steps of some columns under one policy. The inner loop of everything."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..envs.columns import EnvColumns
+from ..errors import EnvironmentFailed
+from ..policy.actor import Actor
+from ..rollout import Array, Rollout
+from ..spaces import ActionAdapter, ObservationSpec
+
+
+def unroll(
+    columns: EnvColumns, actor: Actor, adapt: ActionAdapter, noise: Array, out: Rollout, head: Array
+) -> None:
+    """Fill `out`, which begins where it ended the last time; `head[T, B, size]` is scratch space
+    for the parameters of the policy's distributions."""
+    out.obs[0], out.first[0] = out.obs[-1], out.first[-1]
+    out.first[1:] = out.terminated[:] = out.truncated[:] = False
+    out.valid[:] = True
+    forward, sample, step = actor.forward, actor.head.sample, columns.step
+    for t in range(out.steps):
+        parameters, action = head[t], out.action[t]
+        forward(out.obs[t], parameters)
+        sample(parameters, noise[t], action)
+        step(t, adapt(action), out)
+    out.logp[:] = actor.head.logp(head, out.action)
+
+
+def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Array) -> None:
+    """Refuse what no policy can learn from, naming the column and the step of its episode.
+
+    `begun` is how many steps each column's episode had at the rollout's start.
+    """
+    obs, reward = rollout.obs, rollout.reward
+    bad = np.zeros(rollout.first.shape, bool)
+    if spec.kind == "discrete":
+        bad |= (obs < spec.start) | (obs >= spec.start + spec.size)
+    elif obs.dtype.kind == "f" and not np.isfinite(obs.sum()):
+        bad |= ~np.isfinite(obs).reshape(*bad.shape, -1).all(-1)
+    bad_obs = bad.copy()
+    bad[1:] |= ~np.isfinite(reward)
+    if not bad.any():
+        return
+    t, i = np.argwhere(bad)[0]
+    starts = np.flatnonzero(rollout.first[: t + 1, i])
+    step = t - starts[-1] if len(starts) else begun[i] + t
+    if bad_obs[t, i]:
+        what = f"the observation {np.array2string(obs[t, i], threshold=8)}"
+    else:
+        what = f"the reward {reward[t - 1, i]}"
+    raise EnvironmentFailed(
+        f"the environment of column {first_column + i} returned {what} at step {step} of its "
+        "episode; observations and rewards must be finite and within their space"
+    )
