@@ -76,7 +76,7 @@ def save(folder: Path, iteration: int, checkpoint: Checkpoint, keep: int) -> Pat
 
 
 def _contiguous(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}
 
 
 def write_synced(path: Path, data: bytes) -> None:
