@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,8 +64,17 @@ class Rows:
     weight: Tensor
     """[R] 1 or 0"""
 
-    def tensors(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in fields(self)]
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, in the order of the fields."""
+        return (
+            self.inputs,
+            self.action,
+            self.logp,
+            self.advantage,
+            self.returns,
+            self.value,
+            self.weight,
+        )
 
     def take(self, index: Tensor) -> Rows:
         return Rows(*(tensor.index_select(0, index) for tensor in self.tensors()))

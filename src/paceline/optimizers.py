@@ -1,4 +1,8 @@
-"""Optimisers on one flat tensor. In place; numbers that change come as floats or 0-d tensors."""
+"""Optimisers on one flat tensor, in place.
+
+What changes from step to step is computed beforehand as two numbers, which a compiled step takes
+as 0-d tensors: the rate, and what is added to the deviation.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,11 @@ class Optimizer(Protocol):
     def moments(self) -> int:
         """How many tensors of state it keeps, each as large as the weights."""
 
-    def step(self, flat: Tensor, grad: Tensor, state: list[Tensor], lr: Any, count: Any) -> None:
-        """Move `flat` against `grad`; `count` is 1 at the first step."""
+    def numbers(self, lr: float, count: int) -> tuple[float, float]:
+        """Rate and floor of step number `count`, which is 1 at the first."""
+
+    def step(self, flat: Tensor, grad: Tensor, state: list[Tensor], rate: Any, floor: Any) -> None:
+        """Move `flat` against `grad`."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +33,16 @@ class Adam:
     beta2: float = 0.999
     moments: int = 2
 
-    def step(self, flat: Tensor, grad: Tensor, state: list[Tensor], lr: Any, count: Any) -> None:
+    def numbers(self, lr: float, count: int) -> tuple[float, float]:
+        """Both bias corrections, and ε scaled so that they need not touch the moments."""
+        unbias = (1 - self.beta2**count) ** 0.5
+        return lr * unbias / (1 - self.beta1**count), self.eps * unbias
+
+    def step(self, flat: Tensor, grad: Tensor, state: list[Tensor], rate: Any, floor: Any) -> None:
         mean, square = state
         mean.lerp_(grad, 1 - self.beta1)
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
-        unbias = (1 - self.beta2**count) ** 0.5
-        deviation = square.sqrt().div_(unbias).add_(self.eps)
-        flat.sub_(mean.div(deviation).mul_(lr / (1 - self.beta1**count)))
+        flat.addcdiv_(mean * -rate, square.sqrt().add_(floor))
 
 
 @dataclass(frozen=True)
@@ -43,10 +53,13 @@ class RMSprop:
     alpha: float = 0.99
     moments: int = 1
 
-    def step(self, flat: Tensor, grad: Tensor, state: list[Tensor], lr: Any, count: Any) -> None:
+    def numbers(self, lr: float, count: int) -> tuple[float, float]:
+        return lr, self.eps
+
+    def step(self, flat: Tensor, grad: Tensor, state: list[Tensor], rate: Any, floor: Any) -> None:
         (square,) = state
         square.mul_(self.alpha).addcmul_(grad, grad, value=1 - self.alpha)
-        flat.sub_(grad.div(square.sqrt().add_(self.eps)).mul_(lr))
+        flat.addcdiv_(grad * -rate, square.sqrt().add_(floor))
 
 
 OPTIMIZERS = {"adam": Adam, "rmsprop": RMSprop}

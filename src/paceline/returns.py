@@ -48,7 +48,8 @@ def _accumulate(delta: Array, decay: Array) -> Array:
     """x[t] = delta[t] + decay[t]·x[t+1], backwards in time from zero."""
     out = np.empty_like(delta)
     later = np.zeros_like(delta[0])
-    for t in range(len(delta) - 1, -1, -1):
-        later = delta[t] + decay[t] * later
-        out[t] = later
+    for now, step, factor in zip(out[::-1], delta[::-1], decay[::-1], strict=True):
+        np.multiply(factor, later, out=now)
+        np.add(now, step, out=now)
+        later = now
     return out

@@ -9,18 +9,22 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call, functionalize, grad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from .algorithms import Algorithm
 from .batch import Rows
 from .optimizers import Optimizer
 from .policy.actor_critic import ActorCritic
 from .policy.flat import Flat
+
+Compiled = Callable[..., list[Tensor]]
 
 
 class Objective(nn.Module):
@@ -36,9 +40,10 @@ class Objective(nn.Module):
         rows = Rows(*tensors)
         prediction = self.module.predict(rows.inputs, rows.action)
         loss, terms = self.algorithm.loss(prediction, rows, remaining)
-        reported = torch.stack([loss, *terms]).detach()
-        sums = torch.cat([reported @ rows.weight, rows.weight.sum().unsqueeze(0)])
-        return (loss * rows.weight).sum(), sums
+        with torch.no_grad():
+            reported = torch.stack([loss, *terms, torch.ones_like(loss)])
+            sums = reported @ rows.weight
+        return loss @ rows.weight, sums
 
 
 class Step:
@@ -53,67 +58,90 @@ class Step:
         compiled: bool,
     ) -> None:
         self._objective, self._flat, self._optimizer = objective, flat, optimizer
-        self._max_norm, self._compiled = max_grad_norm, compiled
+        self._max_norm, self._compile = max_grad_norm, compiled
         self.names = ("loss", *objective.algorithm.terms, "grad_norm")
         """what `apply` returns"""
         self._size = len(flat.weights)
         self.buffer = flat.weights.new_zeros(self._size + len(self.names))
         self.moments = [torch.zeros_like(flat.weights) for _ in range(optimizer.moments)]
         self.count = 0
-        if compiled:
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_directory()))
-            torch._inductor.config.compile_threads = 1  # no pool of processes to leave behind
-            self._gradient = torch.compile(self._pure_gradient, dynamic=False, fullgraph=True)
-            self._move = torch.compile(self._move_weights, dynamic=False, fullgraph=True)
-        else:
-            self._gradient, self._move = self._eager_gradient, self._move_weights
-            gradients = flat.layout.views(self.buffer[: self._size])
-            for name, parameter in objective.module.named_parameters():
-                parameter.grad = gradients[name]
+        self._gradient: Compiled | None = None
+        self._move: Compiled | None = None
+        gradients = flat.layout.views(self.buffer[: self._size])
+        for name, parameter in objective.module.named_parameters():
+            parameter.grad = gradients[name]
 
     def gradient(self, rows: Rows, remaining: float) -> Tensor:
         """Fill and return the buffer; ranks add theirs before it is applied."""
-        self._gradient(self._number(remaining), *rows.tensors())
-        return self.buffer
+        if not self._compile:
+            self.buffer[: self._size].zero_()
+            total, sums = self._objective(remaining, *rows.tensors())
+            total.backward()  # adds into the buffer, of which every parameter's .grad is a view
+            self.buffer[self._size :] = sums
+            return self.buffer
+        inputs = [self._flat.weights, _scalar(remaining), *rows.tensors()]
+        if self._gradient is None:
+            self._gradient = compiled(self._pure_gradient, inputs)
+        return self.buffer.copy_(self._gradient(*inputs)[0])
 
     def apply(self, lr: float) -> Tensor:
         """Take one optimiser step; returns the mean of each term and the gradient's norm."""
         self.count += 1
-        return self._move(self._number(lr), self._number(self.count))
+        rate, floor = self._optimizer.numbers(lr, self.count)
+        tensors = [self.buffer, self._flat.weights, *self.moments]
+        if not self._compile:
+            with torch.no_grad():
+                return self._pure_move(rate, floor, *tensors)[0]
+        inputs = [_scalar(rate), _scalar(floor), *tensors]
+        if self._move is None:
+            self._move = compiled(functionalize(self._pure_move), inputs)
+        return self._move(*inputs)[0]
 
     def mean_of(self, term: str) -> float:
         """A term's mean over the minibatch whose gradient is in the buffer."""
         index = self._size + self.names.index(term)
         return float(self.buffer[index] / self.buffer[-1].clamp(min=1.0))
 
-    def _number(self, value: float) -> Any:
-        """Python floats would be compiled in, and each new value compiled anew."""
-        return torch.tensor(value, dtype=torch.float64) if self._compiled else value
+    def _pure_gradient(self, flat: Tensor, remaining: Any, *tensors: Tensor) -> list[Tensor]:
+        """The buffer as a function of the weights and the rows."""
 
-    def _eager_gradient(self, remaining: Any, *tensors: Tensor) -> None:
-        self.buffer[: self._size].zero_()
-        total, sums = self._objective(remaining, *tensors)
-        total.backward()  # adds into the buffer, of which every parameter's .grad is a view
-        self.buffer[self._size :] = sums
-
-    @torch.no_grad()
-    def _pure_gradient(self, remaining: Any, *tensors: Tensor) -> None:
-        def of_weights(flat: Tensor) -> tuple[Tensor, Tensor]:
+        def objective(flat: Tensor) -> tuple[Tensor, Tensor]:
             views = self._flat.layout.views(flat)
             named = {f"module.{name}": view for name, view in views.items()}
             return functional_call(self._objective, named, (remaining, *tensors))  # type: ignore[no-any-return]
 
-        gradient, sums = grad(of_weights, has_aux=True)(self._flat.weights)
-        self.buffer.copy_(torch.cat([gradient, sums]))
+        gradient, sums = grad(objective, has_aux=True)(flat)
+        return [torch.cat([gradient, sums])]
 
-    @torch.no_grad()
-    def _move_weights(self, lr: Any, count: Any) -> Tensor:
-        rows = self.buffer[-1:].clamp(min=1.0)
-        gradient = self.buffer[: self._size] / rows
+    def _pure_move(self, rate: Any, floor: Any, *tensors: Tensor) -> list[Tensor]:
+        """Divide, clip, move: changes the weights and moments among `tensors` and nothing else."""
+        buffer, weights, *moments = tensors
+        rows = buffer[-1:].clamp(min=1.0)
+        gradient = buffer[: self._size] / rows
         norm = gradient.norm()
-        gradient.mul_((self._max_norm / (norm + 1e-6)).clamp(max=1.0))
-        self._optimizer.step(self._flat.weights, gradient, self.moments, lr, count)
-        return torch.cat([self.buffer[self._size : -1] / rows, norm.unsqueeze(0)])
+        gradient = gradient * (self._max_norm / (norm + 1e-6)).clamp(max=1.0)
+        self._optimizer.step(weights, gradient, moments, rate, floor)
+        return [torch.cat([buffer[self._size : -1] / rows, norm.unsqueeze(0)])]
+
+
+def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Compiled:
+    """Trace `function` on inputs of the right shapes, and compile it for these shapes alone.
+
+    Straight to Inductor: `torch.compile` checks its guards at every call, which takes longer than
+    a whole optimiser step, and is three times as long in compiling.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_directory()))
+    from torch._inductor import compile as inductor
+    from torch._inductor import config
+
+    config.compile_threads = 1  # no pool of processes to leave behind
+    with torch.no_grad():
+        return inductor(make_fx(function)(*inputs), inputs)  # type: ignore[return-value]
+
+
+def _scalar(value: float) -> Tensor:
+    """A Python float would be compiled in as a constant."""
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def compiler_missing() -> str | None:

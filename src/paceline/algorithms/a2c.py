@@ -43,5 +43,5 @@ class A2C:
         policy = -prediction.logp * (standardized(rows) if minibatch else rows.advantage)
         value = value_error(prediction.value, rows)
         entropy = prediction.entropy
-        loss = policy + self.vf_coef * value - self.entropy_coef * entropy
+        loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)
         return loss, [policy, value, entropy]

@@ -44,14 +44,17 @@ class PPO:
     def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, list[Tensor]]:
         """−min(ρ·Â, clip(ρ)·Â) (Schulman 2017, eq. 7); KL is k3 = (ρ − 1) − log ρ, never negative."""
         minibatch = self.normalize_advantage == "minibatch"
-        advantage = standardized(rows) if minibatch else rows.advantage
+        cost = -(standardized(rows) if minibatch else rows.advantage)
         clip = self.clip * remaining if self.anneal_clip else self.clip
         log_ratio = prediction.logp - rows.logp
         ratio = log_ratio.exp()
-        policy = -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage)
+        old = ratio.detach()
+        near = old.clamp(1 - clip, 1 + clip)
+        # The worse of both; where that is the limited one, the ratio is clipped: no gradient.
+        plain, limited = ratio * cost, near * cost
+        policy = plain.where(plain.detach() >= limited, limited)
         value = value_error(prediction.value, rows, self.value_clip)
         entropy = prediction.entropy
-        loss = policy + self.vf_coef * value - self.entropy_coef * entropy
-        moved = ratio.detach() - 1
-        clipped = (moved.abs() > clip).to(moved.dtype)
-        return loss, [policy, value, entropy, moved - log_ratio, clipped]
+        loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)
+        kl, clipped = old - 1 - log_ratio.detach(), (near != old).to(old.dtype)
+        return loss, [policy, value, entropy, kl, clipped]

@@ -111,31 +111,35 @@ class NumpyActor:
         self._buffers = [np.empty((rows, size), np.float32) for size in spec.hidden]
         self._squash = ACTIVATIONS[spec.activation]
         self._input = np.empty((rows, spec.obs.size), np.float32)
-        self._layers: list[tuple[Array, Array]] = []
+        self._layers: list[tuple[Array, Array, Array]] = []
 
     def load(self, weights: Array) -> None:
         at = self.spec.normalizer_size
         self._mean, self._scale = np.split(weights[:at], 2)
         self.head.load(weights[at : at + self.head.extra])
         at += self.head.extra
-        self._layers = []
+        layers = []
         for inputs, outputs in self._shapes:
             end = at + inputs * outputs
-            weight = weights[at:end].reshape(inputs, outputs)
-            self._layers.append((weight, weights[end : end + outputs]))
+            layers.append((weights[at:end].reshape(inputs, outputs), weights[end : end + outputs]))
             at = end + outputs
+        *hidden, self._last = layers
+        self._layers = [(*pair, y) for pair, y in zip(hidden, self._buffers, strict=True)]
 
     def forward(self, obs: Array, out: Array) -> None:
+        product = np.dot
         if self.spec.obs.kind == "discrete":
             x, product = obs - self.spec.obs.start, _rows_of
         else:
-            x, product = self._normalized(obs.reshape(len(obs), -1)), np.dot
-        for (weight, bias), y in zip(self._layers, [*self._buffers, out], strict=True):
+            x = self._normalized(obs.reshape(len(obs), -1) if obs.ndim > 2 else obs)
+        for weight, bias, y in self._layers:
             product(x, weight, y)
-            np.add(y, bias, out=y)
-            if y is not out:
-                self._squash(y)
+            np.add(y, bias, y)
+            self._squash(y)
             x, product = y, np.dot
+        weight, bias = self._last
+        product(x, weight, out)
+        np.add(out, bias, out)
 
     def _normalized(self, x: Array) -> Array:
         if not self.spec.normalize_obs:
@@ -151,7 +155,7 @@ def _rows_of(index: Array, weight: Array, out: Array) -> None:
 
 
 def _tanh(x: Array) -> None:
-    np.tanh(x, out=x)
+    np.tanh(x, x)
 
 
 def _relu(x: Array) -> None:
