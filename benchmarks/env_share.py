@@ -25,8 +25,10 @@ limit_threads(1)
 def bare(envs: list[Any], script: list[list[Any]]) -> float:
     """Seconds for the calls alone: an entry is an action, or a seed to reset with."""
     rows = [
-        [(env.reset, {"seed": entry[1]}) if type(entry) is tuple else (env.step, entry)
-         for env, entry in zip(envs, row, strict=True)]
+        [
+            (env.reset, {"seed": entry[1]}) if type(entry) is tuple else (env.step, entry)
+            for env, entry in zip(envs, row, strict=True)
+        ]
         for row in script
     ]
     began = time.perf_counter()
@@ -56,8 +58,12 @@ def main() -> None:
     from paceline.spaces import ActionAdapter
 
     config = Config(
-        env_id=options.env_id, preset="none", num_envs=options.num_envs,
-        rollout_steps=options.steps, compile="off", seed=1,
+        env_id=options.env_id,
+        preset="none",
+        num_envs=options.num_envs,
+        rollout_steps=options.steps,
+        compile="off",
+        seed=1,
     )
     shares = []
     with build(config) as parts, EnvColumns(parts.make_env, options.num_envs, 1) as again:
@@ -86,7 +92,9 @@ def main() -> None:
             learner.update(rollout, 1.0)
             sampler.publish(learner.weights, learner.version)
     middle, low, high = statistics.median(shares), min(shares), max(shares)
-    print(f"{options.env_id}, {options.num_envs} envs: share {middle:.3f} ({low:.3f} to {high:.3f})")
+    print(
+        f"{options.env_id}, {options.num_envs} envs: share {middle:.3f} ({low:.3f} to {high:.3f})"
+    )
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
     file = folder / f"env_share-{options.env_id}-{options.num_envs}.json"

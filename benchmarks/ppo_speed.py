@@ -99,7 +99,9 @@ def main() -> None:
         process.join(30)
     result: dict[str, Any] = {"options": options, "rates": rates, "ratios": {}}
     for name in names[1:]:
-        ratios = [ours / theirs for ours, theirs in zip(rates[name], rates["textbook"], strict=True)]
+        ratios = [
+            ours / theirs for ours, theirs in zip(rates[name], rates["textbook"], strict=True)
+        ]
         middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
         result["ratios"][name] = {"median": middle, "min": low, "max": high}
         print(f"{name}: {middle:.2f}× the textbook loop ({low:.2f} to {high:.2f})")

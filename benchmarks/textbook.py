@@ -43,7 +43,9 @@ class Agent(nn.Module):
 class Textbook:
     """One object per measurement; `iteration()` returns the environment steps it made."""
 
-    def __init__(self, env_id: str, num_envs: int, steps: int, epochs: int, minibatches: int) -> None:
+    def __init__(
+        self, env_id: str, num_envs: int, steps: int, epochs: int, minibatches: int
+    ) -> None:
         self.T, self.B, self.epochs, self.minibatches = steps, num_envs, epochs, minibatches
         self.envs = gym.vector.SyncVectorEnv([lambda: gym.make(env_id) for _ in range(num_envs)])
         size = self.envs.single_observation_space.shape[0]
@@ -52,7 +54,9 @@ class Textbook:
         self.obs = torch.zeros(steps, num_envs, size)
         self.action = torch.zeros(steps, num_envs, dtype=torch.int64)
         self.logp, self.reward, self.value = (torch.zeros(steps, num_envs) for _ in range(3))
-        self.terminated, self.done, self.reset_row = (torch.zeros(steps, num_envs) for _ in range(3))
+        self.terminated, self.done, self.reset_row = (
+            torch.zeros(steps, num_envs) for _ in range(3)
+        )
         self.next_obs = torch.as_tensor(self.envs.reset(seed=0)[0], dtype=torch.float32)
         self.previous = torch.zeros(num_envs)
         self.t_rollout = self.t_learn = 0.0
@@ -75,7 +79,9 @@ class Textbook:
             obs, reward, terminated, truncated, _ = self.envs.step(action.numpy())
             self.reward[t] = torch.as_tensor(reward, dtype=torch.float32)
             self.terminated[t] = torch.as_tensor(terminated, dtype=torch.float32)
-            self.done[t] = torch.as_tensor(np.logical_or(terminated, truncated), dtype=torch.float32)
+            self.done[t] = torch.as_tensor(
+                np.logical_or(terminated, truncated), dtype=torch.float32
+            )
             self.next_obs = torch.as_tensor(obs, dtype=torch.float32)
             self.previous = self.done[t]
 
@@ -84,7 +90,9 @@ class Textbook:
             next_value = self.agent.critic(self.next_obs).squeeze(-1)
             advantage, later = torch.zeros_like(self.reward), 0.0
             for t in reversed(range(self.T)):
-                delta = self.reward[t] + 0.99 * (1 - self.terminated[t]) * next_value - self.value[t]
+                delta = (
+                    self.reward[t] + 0.99 * (1 - self.terminated[t]) * next_value - self.value[t]
+                )
                 later = delta + 0.99 * 0.95 * (1 - self.done[t]) * later
                 advantage[t], next_value = later, self.value[t]
             returns = advantage + self.value

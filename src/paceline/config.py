@@ -160,7 +160,7 @@ class Config:
     @property
     def algorithm(self) -> PPO | A2C:
         """The hyper-parameters of the chosen algorithm."""
-        return getattr(self, self.algo)  # type: ignore[no-any-return]
+        return getattr(self, self.algo)
 
     @property
     def env_name(self) -> str:
@@ -221,4 +221,9 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def preset_path(algo: str, env_id: str) -> Path:
     """Where the preset for an environment would be."""
-    return Path(__file__).parent / "presets" / algo / f"{env_id.replace(':', '_').replace('/', '_')}.yaml"
+    return (
+        Path(__file__).parent
+        / "presets"
+        / algo
+        / f"{env_id.replace(':', '_').replace('/', '_')}.yaml"
+    )

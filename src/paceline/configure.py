@@ -102,7 +102,9 @@ def load_file(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise BadInput(f"{path} can't be read: {error.strerror}") from None
     except RecursionError:
-        raise BadInput(f"{path} can't be read as {path.suffix[1:]}: it is nested too deeply") from None
+        raise BadInput(
+            f"{path} can't be read as {path.suffix[1:]}: it is nested too deeply"
+        ) from None
     except (ValueError, yaml.YAMLError) as error:
         cause = " ".join(str(error).split())[:300]
         raise BadInput(f"{path} can't be read as {path.suffix[1:]}: {cause}") from None

@@ -131,7 +131,9 @@ def _play(
     return totals, lengths
 
 
-def bootstrap_interval(values: Any, level: float = 0.95, resamples: int = 2000) -> tuple[float, float]:
+def bootstrap_interval(
+    values: Any, level: float = 0.95, resamples: int = 2000
+) -> tuple[float, float]:
     """Percentile bootstrap of the mean, with draws of its own that are always the same."""
     values = np.asarray(values, float)
     draws = np.random.default_rng(0).integers(len(values), size=(resamples, len(values)))

@@ -118,5 +118,7 @@ def help_text(config: Config) -> str:
             section = prefix
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
         lines.append(f"  {field.flag}")
-        lines += textwrap.wrap(f"{field.text} [{shown}]", 92, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        lines += textwrap.wrap(
+            f"{field.text} [{shown}]", 92, initial_indent=" " * 6, subsequent_indent=" " * 6
+        )
     return "\n".join(lines)

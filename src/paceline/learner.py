@@ -129,9 +129,7 @@ class Learner:
         trace = (~rollout.done).astype(np.float32)
         return Signals(reward[..., None], discount[..., None], trace[..., None])
 
-    def _descend(
-        self, rows: Rows, rollout: Rollout, remaining: float, lr: float
-    ) -> list[float]:
+    def _descend(self, rows: Rows, rollout: Rollout, remaining: float, lr: float) -> list[float]:
         """Epochs of minibatches; returns the terms' means over all of them."""
         plan, step, limit = self._plan, self._step, self._algorithm.target_kl
         size = len(rows.weight) // plan.minibatches
@@ -142,10 +140,10 @@ class Learner:
                 buffer = step.gradient(minibatch, remaining)
                 self._sum(buffer)
                 if limit is not None and step.mean_of("approx_kl") > 1.5 * limit:
-                    return (total / max(made, 1)).tolist()  # type: ignore[no-any-return]
+                    return (total / max(made, 1)).tolist()
                 total += step.apply(lr)
                 made += 1
-        return (total / made).tolist()  # type: ignore[no-any-return]
+        return (total / made).tolist()
 
     def _shuffled(self, rows: Rows, rollout: Rollout, epoch: int) -> Rows:
         plan = self._plan

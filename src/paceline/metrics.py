@@ -121,7 +121,7 @@ class TensorBoard:
     def __init__(self, folder: Path, purge_step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
         self._written = -math.inf
 
     def write(self, report: Report) -> None:
@@ -130,13 +130,13 @@ class TensorBoard:
         self._written = time.monotonic()
         for name, value in report.as_dict().items():
             if value is not None and name not in ("steps", "iter"):
-                self._writer.add_scalar(_group(name), value, report.steps)  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(_group(name), value, report.steps)
 
     def evaluation(self, steps: int, mean: float) -> None:
-        self._writer.add_scalar("eval/mean_return", mean, steps)  # type: ignore[no-untyped-call]
+        self._writer.add_scalar("eval/mean_return", mean, steps)
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 def _group(name: str) -> str:
@@ -196,7 +196,9 @@ class Console:
         return (
             f"{report.fraction:4.0%}  {report.steps:>10,} steps  {self._fps:>9,.0f} steps/s  "
             f"return {score:>8}  {_clock(left)} left  "
-            + " ".join(f"{name} {share:.0%}" for name, share in self._shares.items() if share > 0.005)
+            + " ".join(
+                f"{name} {share:.0%}" for name, share in self._shares.items() if share > 0.005
+            )
         )
 
     def _panel(self, report: Report, left: float) -> Any:

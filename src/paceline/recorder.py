@@ -71,7 +71,9 @@ def read_run(folder: Path) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((folder / RUN).read_text())
         facts["choices"]["threads"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{folder / RUN} can't be read ({error}); the run can't be resumed") from None
+        raise BadInput(
+            f"{folder / RUN} can't be read ({error}); the run can't be resumed"
+        ) from None
     return facts
 
 
@@ -201,7 +203,7 @@ class Recorder:
         self._saved_at = time.monotonic()
         if saved is not None:
             self._saved_iter = progress.iter
-        return saved  # type: ignore[no-any-return]
+        return saved
 
     def _save_at_last(self) -> None:
         if self._save() is None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint
+from . import checkpoint, machine
 from .build import Parts, build
 from .config import Config
 from .configure import load_file, resolve
@@ -45,6 +45,7 @@ def train(config: Config) -> Iterator[Report]:
     folder = Path(config.output_dir or _default_folder(config))
     with build(config) as parts:
         claim(folder, config, asdict(parts.choices))
+        _introduce(config, folder, parts)
         yield from _record(config, folder, parts, Progress())
 
 
@@ -64,15 +65,38 @@ def resume(run: str | Path, **changes: Any) -> Iterator[Report]:
         else:
             log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
         unclaim(folder, config, progress.iter)
+        _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress)
+
+
+def _introduce(config: Config, folder: Path, parts: Parts) -> None:
+    """What is about to run, and on what."""
+    choices = parts.choices
+    preset = "none" if config.preset == "none" else f"{config.algo} {config.preset}"
+    log.info(
+        "%s on %s · %d envs × %d steps · seed %d · preset: %s",
+        config.algo,
+        config.env_name,
+        config.num_envs,
+        config.rollout_steps,
+        config.seed,
+        preset,
+    )
+    log.info(
+        "%s, %d of %d threads, %s, %s step → %s",
+        machine.cpu_name(),
+        choices.threads,
+        machine.available_cpus(),
+        choices.device,
+        "compiled" if choices.compiled else "eager",
+        folder,
+    )
 
 
 def _record(config: Config, folder: Path, parts: Parts, progress: Progress) -> Iterator[Report]:
     """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
     budget = Budget.of(config)
-    reports = ring(
-        parts.sampler, parts.learner, parts.sync, budget, progress, config.log_every
-    )
+    reports = ring(parts.sampler, parts.learner, parts.sync, budget, progress, config.log_every)
     with Recorder(config, folder, parts, progress) as recorder:
         try:
             for report in reports:

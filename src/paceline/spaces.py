@@ -69,7 +69,7 @@ class ActionAdapter:
         """One entry per column, each as its environment expects it."""
         spec = self._spec
         if spec.kind == "discrete":
-            return (action + spec.start if spec.start else action).tolist()  # type: ignore[no-any-return]
+            return (action + spec.start if spec.start else action).tolist()
         seen = np.clip(action * self._scale + self._offset, self._low, self._high)
         return list(seen.reshape(len(seen), *spec.shape).astype(spec.dtype, copy=False))
 

@@ -108,7 +108,7 @@ class Step:
         def objective(flat: Tensor) -> tuple[Tensor, Tensor]:
             views = self._flat.layout.views(flat)
             named = {f"module.{name}": view for name, view in views.items()}
-            return functional_call(self._objective, named, (remaining, *tensors))  # type: ignore[no-any-return]
+            return functional_call(self._objective, named, (remaining, *tensors))
 
         gradient, sums = grad(objective, has_aux=True)(flat)
         return [torch.cat([gradient, sums])]

@@ -29,5 +29,7 @@ class Algorithm(Protocol):
     def targets(self, signals: Signals, value: Array) -> Targets:
         """Advantages and returns, from `value[T+1, B, S]` of every observation."""
 
-    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, list[Tensor]]:
+    def loss(
+        self, prediction: Prediction, rows: Rows, remaining: Any
+    ) -> tuple[Tensor, list[Tensor]]:
         """The loss [R] of each row, and its terms [R]; `remaining` falls from 1 to 0 over a run."""

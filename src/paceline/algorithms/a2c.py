@@ -37,7 +37,9 @@ class A2C:
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 
-    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, list[Tensor]]:
+    def loss(
+        self, prediction: Prediction, rows: Rows, remaining: Any
+    ) -> tuple[Tensor, list[Tensor]]:
         """−log π(a|s)·Â, and the value's error (Mnih 2016, §4)."""
         minibatch = self.normalize_advantage == "minibatch"
         policy = -prediction.logp * (standardized(rows) if minibatch else rows.advantage)

@@ -41,7 +41,9 @@ class PPO:
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 
-    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, list[Tensor]]:
+    def loss(
+        self, prediction: Prediction, rows: Rows, remaining: Any
+    ) -> tuple[Tensor, list[Tensor]]:
         """−min(ρ·Â, clip(ρ)·Â) (Schulman 2017, eq. 7); KL is k3 = (ρ − 1) − log ρ, never negative."""
         minibatch = self.normalize_advantage == "minibatch"
         cost = -(standardized(rows) if minibatch else rows.advantage)

@@ -44,10 +44,13 @@ class EnvColumns:
 
     resume = "replay"
 
-    def __init__(
-        self, make: EnvMaker, num_envs: int, seed: int = 0, first_column: int = 0
-    ) -> None:
-        self._make, self.num_envs, self._seed, self.first_column = make, num_envs, seed, first_column
+    def __init__(self, make: EnvMaker, num_envs: int, seed: int = 0, first_column: int = 0) -> None:
+        self._make, self.num_envs, self._seed, self.first_column = (
+            make,
+            num_envs,
+            seed,
+            first_column,
+        )
         self._envs: list[gym.Env[Any, Any]] = []
         try:
             for _ in range(num_envs):
@@ -148,9 +151,7 @@ class EnvColumns:
         try:
             observation = self._reset(i)
             if self._shape is not None and np.shape(observation) != self._shape:
-                raise ValueError(
-                    f"observation of shape {np.shape(observation)}, not {self._shape}"
-                )
+                raise ValueError(f"observation of shape {np.shape(observation)}, not {self._shape}")
             obs[i] = observation
         except Exception as error:
             self._rebuild(i, row, error)

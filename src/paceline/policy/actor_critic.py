@@ -30,7 +30,7 @@ class Policy(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits of a discrete action, or means of a Box."""
-        return self.head(self.trunk(inputs))  # type: ignore[no-any-return]
+        return self.head(self.trunk(inputs))
 
     def judge(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability [R] of each action, and the entropy [R] of its distribution."""
@@ -88,7 +88,7 @@ class ActorCritic(nn.Module):
         """[R, S]"""
         if self.spec.shared_trunk:
             inputs = self.policy.trunk(inputs)
-        return self.value_head(self.value_trunk(inputs))  # type: ignore[no-any-return]
+        return self.value_head(self.value_trunk(inputs))
 
     def predict(self, inputs: Tensor, action: Tensor) -> Prediction:
         """What a loss needs, in one pass."""

@@ -13,7 +13,6 @@ from ..spaces import ObservationSpec
 from .network import NetworkSpec
 
 
-
 class Tanh(nn.Module):
     """tanh(x) = 2·σ(2x) − 1, which torch computes in half the time of its own tanh on a CPU.
 
@@ -93,9 +92,7 @@ def make_trunk(spec: NetworkSpec) -> tuple[nn.Sequential, int]:
     return nn.Sequential(*layers), features
 
 
-def _convolutions(
-    obs: ObservationSpec, activation: type[nn.Module]
-) -> tuple[list[nn.Module], int]:
+def _convolutions(obs: ObservationSpec, activation: type[nn.Module]) -> tuple[list[nn.Module], int]:
     pixels = Pixels(obs)
     channels, *sides = pixels.size
     layers: list[nn.Module] = [pixels]

@@ -21,7 +21,7 @@ def uniforms(seed: int, rollout: int, first_column: int, columns: int, numbers: 
     generator.advance(first_column * ticks)
     words = generator.random_raw(columns * ticks * WORDS).reshape(columns, ticks * WORDS)
     # 52 bits and a half: neither 0 nor 1 can come out.
-    return ((words[:, :numbers] >> np.uint64(12)) + 0.5) * 2.0**-52  # type: ignore[no-any-return]
+    return ((words[:, :numbers] >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 def gumbel(uniform: Array) -> Array:
@@ -31,4 +31,4 @@ def gumbel(uniform: Array) -> Array:
 def normal(uniform: Array) -> Array:
     """Box-Muller; the last axis holds pairs of uniforms and loses half its length."""
     radius = np.sqrt(-2.0 * np.log(uniform[..., 0::2]))
-    return radius * np.cos(2.0 * np.pi * uniform[..., 1::2])  # type: ignore[no-any-return]
+    return radius * np.cos(2.0 * np.pi * uniform[..., 1::2])

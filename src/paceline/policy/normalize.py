@@ -33,7 +33,7 @@ class RunningMoments:
 
     def scale(self) -> Array:
         """What to multiply by for unit variance."""
-        return 1.0 / np.sqrt(self.var + EPSILON)  # type: ignore[no-any-return]
+        return 1.0 / np.sqrt(self.var + EPSILON)
 
     def state(self) -> dict[str, Array]:
         return {"count": np.array(self.count), "mean": self.mean, "var": self.var}

@@ -1,0 +1,54 @@
+# Everything lives in .venv; a second call installs nothing again.
+PYTHON ?= python3
+BIN := .venv/bin
+ENV ?= CartPole-v1
+OUT ?=
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+train_args = --algo $(1) --env-id $(ENV) $(if $(OUT),--output-dir $(OUT))
+
+.PHONY: install train train-a2c evaluate test test-all check bench tensorboard clean
+
+install: .venv/.installed
+
+# torch first and pinned: an open range would pull a build with gigabytes of CUDA.
+.venv/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (once, a few minutes)"
+	@$(PIP) $$(grep '^torch==' constraints.txt)
+	@$(PIP) -e .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+train: install
+	$(BIN)/paceline train $(call train_args,ppo)
+
+train-a2c: install
+	$(BIN)/paceline train $(call train_args,a2c)
+
+evaluate: install
+	$(BIN)/paceline eval $(or $(OUT),$$(ls -dt runs/*/ | head -1)) --episodes 100
+
+test: .venv/.installed-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: .venv/.installed-dev
+	$(BIN)/python -m pytest
+
+check: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/.installed-dev
+	$(BIN)/python benchmarks/ppo_speed.py
+	$(BIN)/python benchmarks/env_share.py --env-id CartPole-v1 --num-envs 8
+	$(BIN)/python benchmarks/env_share.py --env-id LunarLander-v3 --num-envs 16
+
+tensorboard: install
+	$(BIN)/tensorboard --logdir runs
+
+clean:
+	rm -rf .venv
