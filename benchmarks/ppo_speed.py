@@ -89,11 +89,14 @@ def main() -> None:
         processes.append(process)
         pipes[name].recv()
     rates: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(options["rounds"]):
+    for number in range(options["rounds"] + 1):
         for name in names:
             pipes[name].send(options["seconds"])
-            rates[name].append(pipes[name].recv())
-        print("  ".join(f"{name} {rates[name][-1]:,.0f}/s" for name in names), flush=True)
+            rate = pipes[name].recv()
+            if number > 0:  # the first round warms up
+                rates[name].append(rate)
+        if number > 0:
+            print("  ".join(f"{name} {rates[name][-1]:,.0f}/s" for name in names), flush=True)
     for name, process in zip(names, processes, strict=True):
         pipes[name].send(0)
         process.join(30)

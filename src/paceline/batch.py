@@ -81,7 +81,7 @@ class Rows:
 
     def split(self, size: int) -> Iterator[Rows]:
         """Consecutive pieces of `size` rows, without a copy."""
-        pieces = (tensor.split(size) for tensor in self.tensors())
+        pieces = (tensor.split(size) for tensor in self.tensors())  # type: ignore[no-untyped-call]
         return (Rows(*piece) for piece in zip(*pieces, strict=True))
 
 

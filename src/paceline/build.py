@@ -30,7 +30,7 @@ from .sync.local import Local
 log = logging.getLogger("paceline")
 
 WORTH_COMPILING = 40_000
-"""Optimiser steps from which compiling, some 10 s, is paid back by about half a millisecond each."""
+"""Optimiser steps from which compiling, some seconds, is paid back at half a millisecond each."""
 WORTH_COMPILING_SECONDS = 120.0
 
 

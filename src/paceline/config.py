@@ -205,7 +205,7 @@ def _init(self: Config, **given: Any) -> None:
 
 
 # The generated signature stays what editors and type checkers see.
-Config.__init__ = _init  # type: ignore[method-assign, assignment]
+Config.__init__ = _init  # type: ignore[method-assign]
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

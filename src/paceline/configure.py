@@ -7,7 +7,7 @@ import difflib
 import json
 import runpy
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def load_file(path: str | Path) -> dict[str, Any]:
     A `.py` file is executed, so only a path that the user typed may lead here.
     """
     path = Path(path)
-    loaders = {
+    loaders: dict[str, Callable[[str], Any]] = {
         ".yaml": yaml.safe_load,
         ".yml": yaml.safe_load,
         ".json": json.loads,

@@ -2,7 +2,7 @@
 
 
 class PacelineError(Exception):
-    """Its text is a sentence for the user: what was wrong, the value seen, what to write instead."""
+    """Its text is for the user: what was wrong, the value seen, what to write instead."""
 
     exit_code = 1
 

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import inspect
 import textwrap
+from itertools import pairwise
 from typing import Any, NoReturn, get_type_hints
 
 from .config import Config
@@ -51,7 +52,8 @@ class Field:
 def fields_of(kind: Any = Config, prefix: str = "") -> list[Field]:
     """Every option with its documentation; sections come last."""
     texts, hints = _docstrings(kind), get_type_hints(kind)
-    found, sections = [], []
+    found: list[Field] = []
+    sections: list[Field] = []
     for entry in dataclasses.fields(kind):
         section = entry.default_factory
         if isinstance(section, type) and dataclasses.is_dataclass(section):
@@ -66,8 +68,8 @@ def _docstrings(kind: type) -> dict[str, str]:
     """The text under each field of a dataclass."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
     return {
-        field.target.id: text.value.value
-        for field, text in zip(body, body[1:], strict=False)
+        field.target.id: str(text.value.value)
+        for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)
         and isinstance(text, ast.Expr)
@@ -118,7 +120,6 @@ def help_text(config: Config) -> str:
             section = prefix
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
         lines.append(f"  {field.flag}")
-        lines += textwrap.wrap(
-            f"{field.text} [{shown}]", 92, initial_indent=" " * 6, subsequent_indent=" " * 6
-        )
+        text = textwrap.fill(f"{field.text} [{shown}]", 88)
+        lines.append(textwrap.indent(text, " " * 6))
     return "\n".join(lines)

@@ -89,7 +89,7 @@ class JsonLines:
                 return
             cause = "the disk is full"
         except OSError as error:
-            cause = error.strerror
+            cause = error.strerror or str(error)
         self._file.truncate(size)
         self._lost += 1
         if self._lost == 1:
@@ -100,7 +100,7 @@ class JsonLines:
 
 
 def cut_back(path: Path, iteration: int) -> None:
-    """Drop the lines after `iteration`, and one that was torn, so that a resume writes them anew."""
+    """Drop the lines after `iteration`, and a torn one: a resume writes them anew."""
     if not path.is_file():
         return
     kept = []

@@ -136,7 +136,7 @@ def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Com
 
     config.compile_threads = 1  # no pool of processes to leave behind
     with torch.no_grad():
-        return inductor(make_fx(function)(*inputs), inputs)  # type: ignore[return-value]
+        return inductor(make_fx(function)(*inputs), inputs)  # type: ignore[arg-type]
 
 
 def _scalar(value: float) -> Tensor:

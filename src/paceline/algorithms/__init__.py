@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+Losses = tuple["Tensor", list["Tensor"]]
+"""The loss [R] of each row, and its terms [R]."""
+
+
 class Algorithm(Protocol):
     @property
     def terms(self) -> tuple[str, ...]:
@@ -29,7 +33,5 @@ class Algorithm(Protocol):
     def targets(self, signals: Signals, value: Array) -> Targets:
         """Advantages and returns, from `value[T+1, B, S]` of every observation."""
 
-    def loss(
-        self, prediction: Prediction, rows: Rows, remaining: Any
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The loss [R] of each row, and its terms [R]; `remaining` falls from 1 to 0 over a run."""
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
+        """Of each row; `remaining` falls from 1 to 0 over a run."""

@@ -12,7 +12,7 @@ from ..rollout import Array
 from .advantage import gae_targets, standardized, value_error
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from . import Losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,7 @@ class A2C:
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 
-    def loss(
-        self, prediction: Prediction, rows: Rows, remaining: Any
-    ) -> tuple[Tensor, list[Tensor]]:
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
         """−log π(a|s)·Â, and the value's error (Mnih 2016, §4)."""
         minibatch = self.normalize_advantage == "minibatch"
         policy = -prediction.logp * (standardized(rows) if minibatch else rows.advantage)

@@ -12,7 +12,7 @@ from ..rollout import Array
 from .advantage import gae_targets, standardized, value_error
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from . import Losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,8 @@ class PPO:
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 
-    def loss(
-        self, prediction: Prediction, rows: Rows, remaining: Any
-    ) -> tuple[Tensor, list[Tensor]]:
-        """−min(ρ·Â, clip(ρ)·Â) (Schulman 2017, eq. 7); KL is k3 = (ρ − 1) − log ρ, never negative."""
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
+        """−min(ρ·Â, clip(ρ)·Â) (Schulman 2017, eq. 7); KL is k3 = (ρ − 1) − log ρ ≥ 0."""
         minibatch = self.normalize_advantage == "minibatch"
         cost = -(standardized(rows) if minibatch else rows.advantage)
         clip = self.clip * remaining if self.anneal_clip else self.clip

@@ -23,12 +23,9 @@ def env_maker(
 ) -> EnvMaker:
     """Check `env_id` and its options, and return how to make one such environment."""
     kwargs = kwargs or {}
-    if callable(env_id):
-        suite, name = "gym", env_id
-    else:
+    suite, name = "gym", env_id
+    if isinstance(env_id, str) and env_id.partition(":")[0] in SUITES:
         suite, _, name = env_id.partition(":")
-        if suite not in SUITES:
-            suite, name = "gym", env_id
     make: EnvMaker = imported(SUITES, suite)(name, kwargs, time_limit, wrappers)
     if frame_stack > 1:
         make = _stacked(make, frame_stack)

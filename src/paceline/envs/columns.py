@@ -111,8 +111,7 @@ class EnvColumns:
         `out` must come with `valid` all true and the other flags all false.
         """
         obs, reward, ended, shape = out.obs[t + 1], out.reward[t], self.ended, self._shape
-        i = 0
-        for step, action in zip(self._steps, actions, strict=True):
+        for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
             if ended[i]:
                 self._restart(t, i, out)
             else:
@@ -128,7 +127,6 @@ class EnvColumns:
                     if terminated or truncated:
                         out.terminated[t, i], out.truncated[t, i] = terminated, truncated
                         ended[i] = True
-            i += 1
         self.row += 1
         if self.row >= self._next_limit:
             self._cut(t, out)

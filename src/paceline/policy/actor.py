@@ -6,6 +6,7 @@ Nothing here imports torch, so a process that only acts never does. R = rows, on
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,7 +108,7 @@ class NumpyActor:
     def __init__(self, spec: NetworkSpec, rows: int) -> None:
         self.spec, self.head = spec, make_head(spec.act)
         sizes = [spec.obs.size, *spec.hidden, spec.act.size]
-        self._shapes = list(zip(sizes[:-1], sizes[1:], strict=True))
+        self._shapes = list(pairwise(sizes))
         self._buffers = [np.empty((rows, size), np.float32) for size in spec.hidden]
         self._squash = ACTIVATIONS[spec.activation]
         self._input = np.empty((rows, spec.obs.size), np.float32)
@@ -127,7 +128,7 @@ class NumpyActor:
         self._layers = [(*pair, y) for pair, y in zip(hidden, self._buffers, strict=True)]
 
     def forward(self, obs: Array, out: Array) -> None:
-        product = np.dot
+        product: Callable[..., Any] = np.dot
         if self.spec.obs.kind == "discrete":
             x, product = obs - self.spec.obs.start, _rows_of
         else:

@@ -23,7 +23,8 @@ class Layout:
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The named parameters as views of `flat`."""
         views = {}
-        for (name, shape), piece in zip(self.shapes.items(), flat.split(self.sizes), strict=True):
+        pieces = torch.split(flat, self.sizes)
+        for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True):
             order = STORED_AS[len(shape)]
             back = [order.index(axis) for axis in range(len(order))]
             views[name] = piece.view([shape[axis] for axis in order]).permute(back)
