@@ -119,7 +119,7 @@ def _follow(start: Callable[[], Iterator[Report]]) -> int:
                 if stop:
                     break
     if stop:
-        raise StoppedEarly(f"stopped by {stop[0]} after a checkpoint; `paceline resume` goes on")
+        raise StoppedEarly(f"stopped by {stop[0]}")
     return 0
 
 

@@ -195,28 +195,31 @@ class Console:
         score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
         return (
             f"{report.fraction:4.0%}  {report.steps:>10,} steps  {self._fps:>9,.0f} steps/s  "
-            f"return {score:>8}  {_clock(left)} left  "
-            + " ".join(
-                f"{name} {share:.0%}" for name, share in self._shares.items() if share > 0.005
-            )
+            f"return {score:>8}  {_clock(left)} left  {self._phases()}"
         )
 
     def _panel(self, report: Report, left: float) -> Any:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
-        grid = Table.grid(padding=(0, 2))
+        numbers = Table.grid(padding=(0, 2))
         for _ in range(5):
-            grid.add_column(justify="right")
+            numbers.add_column(justify="right")
         score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
-        grid.add_row("steps", "steps/s", "return (last 100)", "elapsed", "left", style="dim")
-        grid.add_row(
+        numbers.add_row("steps", "steps/s", "return (last 100)", "elapsed", "left", style="dim")
+        numbers.add_row(
             f"{report.steps:,}", f"{self._fps:,.0f}", score, _clock(report.time), _clock(left)
         )
-        phases = "  ".join(f"{name} {share:.0%}" for name, share in self._shares.items())
-        bar = ProgressBar(total=1.0, completed=report.fraction, width=60)
-        return Group(bar, grid, f"[dim]{phases}[/dim]")
+        rows = Table.grid()
+        rows.add_row(ProgressBar(total=1.0, completed=report.fraction, width=60))
+        rows.add_row(numbers)
+        rows.add_row(Text(self._phases(), style="dim"))
+        return rows
+
+    def _phases(self) -> str:
+        shown = ((name, share) for name, share in self._shares.items() if share >= 0.005)
+        return "  ".join(f"{name} {share:.0%}" for name, share in shown)
 
     def close(self) -> None:
         if self._live is not None:

@@ -120,6 +120,12 @@ class Recorder:
             result = self._evaluate()
             report = replace(report, eval_return=result.mean)
             better = self._best is None or result.mean > self._best
+            log.info(
+                "evaluation after %s steps: mean %.2f%s",
+                f"{report.steps:,}",
+                result.mean,
+                ", the best so far" if better else "",
+            )
             if self._board is not None:
                 self._board.evaluation(report.steps, result.mean)
         for lines in self._lines:
@@ -154,6 +160,7 @@ class Recorder:
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""
         self._save_at_last()
+        log.info("saved; go on with `paceline resume %s`", self._folder)
 
     def fail(self, error: PacelineError) -> None:
         """Keep the state before the iteration that failed."""

@@ -1,0 +1,247 @@
+"""What tests share: the command line as a user has it, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+MARK = "PACELINE_TEST"
+"""Environment variable by which a test's processes are known, orphans included."""
+SHARED_MEMORY = Path("/dev/shm")
+LEFT_IN_TEMP = ("pymp-", "torchelastic_", "torchinductor", ".tmp-")
+TIMING = ("time", "fps", "memory_mb", "cpu_percent", "t_")
+"""Beginnings of the metrics that no two runs share."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run directory, as a reader of its files sees it."""
+
+    path: Path
+
+    def metrics(self):
+        return [json.loads(line) for line in self.text("metrics.jsonl").splitlines()]
+
+    def learned(self):
+        """The metrics that depend on what was learnt, and not on the clock."""
+        return [
+            {name: value for name, value in line.items() if not name.startswith(TIMING)}
+            for line in self.metrics()
+        ]
+
+    def text(self, name):
+        return (self.path / name).read_text(encoding="utf-8")
+
+    def json(self, name):
+        return json.loads(self.text(name))
+
+    def checkpoints(self):
+        """Oldest first; neither `best` nor what is half written."""
+        return sorted(p for p in (self.path / "checkpoints").glob("*") if p.name.isdigit())
+
+    def last(self, name="weights.safetensors"):
+        """Bytes of a file of the newest checkpoint."""
+        return (self.checkpoints()[-1] / name).read_bytes()
+
+    def result(self):
+        """All that an interrupted run must share with one that was not, to the byte."""
+        return {
+            "checkpoint": self.checkpoints()[-1].name,
+            "weights": self.last(),
+            "state": self.last("state.safetensors"),
+            "metrics": self.learned(),
+            "evaluation": self.json("eval.json"),
+        }
+
+    def leftovers(self):
+        """What an interrupted write left in the run directory."""
+        return sorted(self.path.rglob(".tmp-*"))
+
+
+class Shell:
+    """Runs `paceline` in a directory of its own, which is also on the PYTHONPATH."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
+
+    def environment(self, **more):
+        return {
+            **os.environ,
+            "PYTHONPATH": str(self.folder),
+            "TMPDIR": str(self.folder / "tmp"),
+            "TERM": "xterm",
+            **more,
+        }
+
+    def start(self, *arguments, **options):
+        """The process, just started; the test sees to its end."""
+        command = [sys.executable, "-m", "paceline", *map(str, arguments)]
+        given = {"stdin": subprocess.DEVNULL, "text": True, "env": self.environment()} | options
+        for stream in ("stdout", "stderr"):
+            given.setdefault(stream, subprocess.PIPE)
+        return subprocess.Popen(command, cwd=self.folder, **given)
+
+    def __call__(self, *arguments, timeout=90, **options):
+        """Run to the end."""
+        process = self.start(*arguments, **options)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"{arguments} did not end within {timeout} s\n{out}\n{err}")
+        return Ended(process.returncode, out or "", err or "")
+
+    def train(self, name, *arguments, code=0, **options):
+        """Train into the directory `name`, and return it; anything but `code` is an error."""
+        ended = self("train", "--output-dir", name, "--track", "none", *arguments, **options)
+        assert ended.code == code, ended
+        return self.run(name)
+
+    def resume(self, name, *arguments, code=0, **options):
+        ended = self("resume", name, *arguments, **options)
+        assert ended.code == code, ended
+        return self.run(name)
+
+    def run(self, name):
+        return Run(self.folder / name)
+
+    def kill(self, arguments, name, delay, **options):
+        """Start, wait until the run directory exists and `delay` seconds more, then kill -9.
+
+        Says whether the process was still there to be killed.
+        """
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | options
+        process = self.start(*arguments, **quiet)
+        wait_for(lambda: (self.folder / name / "config.yaml").exists() or process.poll() is not None)
+        time.sleep(delay)
+        alive = process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=10)
+        return alive
+
+
+def wait_for(condition, timeout=60.0, what="it"):
+    """Poll until `condition()` holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def shell(tmp_path):
+    return Shell(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shell_in():
+    """For fixtures that outlive a test: a shell in a directory of their choice."""
+    return Shell
+
+
+@pytest.fixture(scope="session")
+def until():
+    return wait_for
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request):
+    """A test of the command line or of faults leaves no process, no /dev/shm name, no temp file."""
+    if request.path.parent.name not in ("cli", "faults"):
+        yield
+        return
+    folder = request.getfixturevalue("tmp_path") / "tmp"
+    folder.mkdir(exist_ok=True)
+    mark, began = uuid.uuid4().hex, time.time()
+    children, names = set(psutil.Process().children(recursive=True)), _shared_memory()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, mark)
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+    processes = _end(set(psutil.Process().children(recursive=True)) - children | _marked(mark))
+    shared = _settled(lambda: _unowned(_shared_memory() - names, began))
+    files = [path.name for path in folder.iterdir() if path.name.startswith(LEFT_IN_TEMP)]
+    assert not processes, f"processes left behind: {processes}"
+    assert not shared, f"left in /dev/shm: {shared}"
+    assert not files, f"left in the temporary directory: {files}"
+
+
+def _marked(mark):
+    """Living processes that were started, directly or not, by the test with this mark."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                found.add(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _end(processes):
+    """Wait a moment for processes to go by themselves; kill and describe those that do not."""
+    _, stayed = psutil.wait_procs(processes, timeout=3)
+    described = []
+    for process in stayed:
+        try:
+            described.append(f"{process.pid} {' '.join(process.cmdline())}")
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(stayed, timeout=3)
+    return described
+
+
+def _shared_memory():
+    return {path.name for path in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
+
+
+def _unowned(names, since):
+    """Names made since then that no living process of somebody else holds open."""
+    fresh = set()
+    for name in names:
+        try:
+            if (SHARED_MEMORY / name).stat().st_ctime >= since:
+                fresh.add(name)
+        except FileNotFoundError:
+            continue
+    if fresh:
+        for process in psutil.process_iter():
+            try:
+                held = Path(f"/proc/{process.pid}/maps").read_text()
+                held += "\n".join(file.path for file in process.open_files())
+            except (psutil.Error, OSError):
+                continue
+            fresh = {name for name in fresh if str(SHARED_MEMORY / name) not in held}
+    return sorted(fresh)
+
+
+def _settled(look):
+    """What `look` finds once it has had time to go away."""
+    deadline = time.monotonic() + 3
+    while (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
