@@ -106,7 +106,8 @@ def choose(config: Config, obs: ObservationSpec) -> Choices:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device is 'cuda', and torch sees no GPU here; write --device cpu or auto")
     gpu = config.device != "cpu" and torch.cuda.is_available()
-    compiled = config.compile == "on" or (config.compile == "auto" and _pays(config) and not image)
+    worth = _pays(config) and not image and not gpu
+    compiled = config.compile == "on" or (config.compile == "auto" and worth)
     if compiled and (missing := compiler_missing()):
         if config.compile == "on":
             raise BadInput(f"compile is 'on', but {missing}; write --compile off or auto")

@@ -96,7 +96,8 @@ class Recorder:
         if config.track == "tensorboard":
             purge = progress.steps + 1 if progress.iter else None
             self._board = TensorBoard(folder / "events", purge)
-        self._steps, self._saved_at, self._saved_iter = progress.steps, time.monotonic(), -1
+        self._steps, self._saved_at = progress.steps, time.monotonic()
+        self._saved_iter = progress.iter if progress.iter else -1
         self._best = self._best_so_far()
 
     def __enter__(self) -> Recorder:

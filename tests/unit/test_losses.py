@@ -1,0 +1,205 @@
+"""The losses of PPO and A2C on inputs whose answer can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.algorithms.a2c import A2C
+from paceline.algorithms.ppo import PPO
+from paceline.batch import Prediction, Rows
+
+
+def case(log_ratio, advantage, *, value=0.0, returns=0.0, old_value=0.0, entropy=0.0, weight=1.0):
+    """One row per element; what is given as one number is the same in all. In float64."""
+    log_ratio = torch.as_tensor(log_ratio, dtype=torch.float64)
+
+    def full(x):
+        return torch.as_tensor(x, dtype=torch.float64).expand(log_ratio.shape).clone()
+
+    old_logp = full(-1.25)
+    prediction = Prediction(
+        logp=(old_logp + log_ratio).requires_grad_(),
+        entropy=full(entropy).requires_grad_(),
+        value=full(value).unsqueeze(-1).requires_grad_(),
+    )
+    rows = Rows(
+        inputs=torch.zeros(len(log_ratio), 1),
+        action=torch.zeros(len(log_ratio)),
+        logp=old_logp,
+        advantage=full(advantage),
+        returns=full(returns).unsqueeze(-1),
+        value=full(old_value).unsqueeze(-1),
+        weight=full(weight),
+    )
+    return prediction, rows
+
+
+def terms(algorithm, prediction, rows, remaining=1.0):
+    loss, values = algorithm.loss(prediction, rows, remaining)
+    return loss, dict(zip(algorithm.terms, values, strict=True))
+
+
+def close(tensor, expected):
+    expected = torch.as_tensor(expected, dtype=tensor.dtype)
+    torch.testing.assert_close(tensor.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
+PLAIN = PPO(clip=0.2, normalize_advantage="none")
+
+
+def test_ppo_at_ratio_one_is_minus_the_advantage():
+    _, seen = terms(PLAIN, *case([0.0, 0.0, 0.0], [2.0, -3.0, 0.0]))
+    close(seen["policy_loss"], [-2.0, 3.0, 0.0])
+    close(seen["approx_kl"], [0.0, 0.0, 0.0])
+    close(seen["clip_frac"], [0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected", "moves"),
+    [
+        (1.5, 1.0, -1.2, False),  # a gain beyond the limit no longer counts
+        (0.5, -1.0, 0.8, False),  # nor does taking away more than the limit
+        (0.5, 1.0, -0.5, True),  # but what has become worse is felt in full
+        (1.5, -1.0, 1.5, True),
+        (1.1, 1.0, -1.1, True),
+        (0.9, -1.0, 0.9, True),
+    ],
+)
+def test_ppo_clips_only_where_the_policy_would_gain(ratio, advantage, expected, moves):
+    prediction, rows = case([math.log(ratio)], [advantage])
+    loss, seen = terms(PLAIN, prediction, rows)
+    close(seen["policy_loss"], [expected])
+    close(seen["clip_frac"], [float(not 0.8 <= ratio <= 1.2)])
+    loss.sum().backward()
+    close(prediction.logp.grad, [-advantage * ratio if moves else 0.0])
+
+
+numbers = st.floats(-3, 3, allow_subnormal=False)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20),
+    st.sampled_from([0.05, 0.2, 0.5]),
+)
+def test_ppo_gradient_is_that_of_the_textbook_minimum(pairs, clip):
+    log_ratio, advantage = (list(column) for column in zip(*pairs, strict=True))
+    prediction, rows = case(log_ratio, advantage)
+    loss, seen = terms(PPO(clip=clip, normalize_advantage="none"), prediction, rows)
+    loss.sum().backward()
+
+    logp = prediction.logp.detach().clone().requires_grad_()
+    ratio = torch.exp(logp - rows.logp)
+    limited = torch.clamp(ratio, 1 - clip, 1 + clip)
+    textbook = -torch.min(ratio * rows.advantage, limited * rows.advantage)
+    textbook.sum().backward()
+    close(seen["policy_loss"], textbook.detach())
+    close(prediction.logp.grad, logp.grad)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-20, 20, allow_subnormal=False), min_size=1, max_size=20))
+def test_kl_is_k3_and_never_negative(log_ratio):
+    _, seen = terms(PLAIN, *case(log_ratio, 1.0))
+    ratio = torch.exp(torch.tensor(log_ratio, dtype=torch.float64))
+    rounding = 4 * torch.finfo(torch.float64).eps * ratio.clamp(min=1.0) * 20
+    assert (seen["approx_kl"] >= -rounding).all()
+    k3 = (ratio - 1) - torch.tensor(log_ratio, dtype=torch.float64)
+    torch.testing.assert_close(seen["approx_kl"], k3, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("algorithm", [PLAIN, A2C()])
+def test_value_loss_is_half_the_squared_error_times_its_weight(algorithm):
+    loss, seen = terms(algorithm, *case([0.0, 0.0], 0.0, value=[1.0, -2.0], returns=[4.0, 2.0]))
+    close(seen["value_loss"], [0.5 * 9.0, 0.5 * 16.0])
+    close(loss, [0.5 * 4.5, 0.5 * 8.0])
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_vf_coef_scales_the_value_loss_and_nothing_else(kind):
+    prediction, rows = case([0.0], 3.0, value=[1.0], returns=[4.0])
+    without, _ = terms(kind(vf_coef=0.0, normalize_advantage="none"), prediction, rows)
+    twice, _ = terms(kind(vf_coef=2.0, normalize_advantage="none"), prediction, rows)
+    close(twice - without, [2.0 * 4.5])
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_entropy_is_a_bonus(kind):
+    """A more random policy must cost less: the loss falls by coefficient × entropy."""
+    algorithm = kind(entropy_coef=0.5, normalize_advantage="none")
+    calm, _ = terms(algorithm, *case([0.0], 1.0, entropy=0.0))
+    lively, seen = terms(algorithm, *case([0.0], 1.0, entropy=2.0))
+    close(lively - calm, [-1.0])
+    close(seen["entropy"], [2.0])
+
+
+@settings(deadline=None)
+@given(
+    st.floats(-0.19, 0.19, allow_subnormal=False),
+    st.floats(-5, 5, allow_subnormal=False),
+    st.floats(-5, 5, allow_subnormal=False),
+)
+def test_value_clipping_changes_nothing_near_the_old_value(shift, old, target):
+    prediction, rows = case([0.0], 0.0, value=old + shift, old_value=old, returns=target)
+    _, clipped = terms(PPO(value_clip=0.2), prediction, rows)
+    _, plain = terms(PPO(value_clip=None), prediction, rows)
+    close(clipped["value_loss"], plain["value_loss"].detach())
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "expected"),
+    [
+        (3.0, 3.0, 0.5 * (0.2 - 3.0) ** 2),  # hit the target, but by moving too far
+        (3.0, -3.0, 0.5 * 6.0**2),  # moved the wrong way: the plain error is the worse one
+    ],
+)
+def test_value_clipping_takes_the_worse_of_both_errors(value, target, expected):
+    prediction, rows = case([0.0], 0.0, value=value, old_value=0.0, returns=target)
+    _, seen = terms(PPO(value_clip=0.2), prediction, rows)
+    close(seen["value_loss"], [expected])
+
+
+def test_annealed_clip_falls_with_what_remains_of_the_run():
+    annealed = PPO(clip=0.2, anneal_clip=True, normalize_advantage="none")
+    for remaining in (1.0, 0.5, 0.25):
+        _, seen = terms(annealed, *case([math.log(1.5)], 1.0), remaining=remaining)
+        close(seen["policy_loss"], [-(1 + 0.2 * remaining)])
+
+
+def test_a2c_loss_is_minus_log_probability_times_advantage():
+    prediction, rows = case([0.5, -0.25], [2.0, -3.0])
+    loss, seen = terms(A2C(vf_coef=0.0), prediction, rows)
+    logp = [-1.25 + 0.5, -1.25 - 0.25]
+    close(seen["policy_loss"], [-logp[0] * 2.0, logp[1] * 3.0])
+    loss.sum().backward()
+    close(prediction.logp.grad, [-2.0, 3.0])
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_minibatch_normalisation_uses_only_rows_that_count(kind):
+    algorithm = kind(normalize_advantage="minibatch", vf_coef=0.0)
+    counted = [1.0, 2.0, 6.0]
+    mean = sum(counted) / 3
+    deviation = (sum((a - mean) ** 2 for a in counted) / 3) ** 0.5
+    weight = [1.0, 0.0, 1.0, 1.0, 0.0]
+    prediction, rows = case([0.0] * 5, [1.0, 1e6, 2.0, 6.0, -1e9], weight=weight)
+    loss, _ = terms(algorithm, prediction, rows)
+    (loss * rows.weight).sum().backward()
+    expected = [-(a - mean) / (deviation + 1e-8) for a in counted]
+    found = prediction.logp.grad[rows.weight > 0]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+    assert (prediction.logp.grad[rows.weight == 0] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_two_streams_of_value_add_their_errors(kind):
+    prediction, rows = case([0.0], 0.0)
+    prediction = Prediction(prediction.logp, prediction.entropy, torch.tensor([[1.0, 5.0]]))
+    rows = Rows(*rows.tensors()[:4], torch.tensor([[3.0, 2.0]]), rows.value, rows.weight)
+    _, seen = terms(kind(), prediction, rows)
+    assert seen["value_loss"].tolist() == [0.5 * 4.0 + 0.5 * 9.0]

@@ -1,0 +1,137 @@
+"""Running statistics against numpy on everything at once, and against a plain loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paceline.policy.normalize import REWARD_CLIP, ReturnScaler, RunningMoments
+from paceline.rollout import Rollout
+
+
+def batches(size, seed=0):
+    """Of unequal lengths, far from zero, on very different scales."""
+    rng = np.random.default_rng(seed)
+    scale, shift = 10.0 ** rng.integers(-2, 3, size), rng.normal(size=size) * 50
+    return [rng.normal(size=(n, size)) * scale + shift for n in (1, 7, 300, 2, 64)]
+
+
+def test_running_moments_are_those_of_all_batches_together():
+    """The start counts as 1e-4 of a row with mean 0 and variance 1: two half rows at ±1."""
+    moments, seen = RunningMoments(3), batches(3)
+    for batch in seen:
+        moments.update(len(batch), batch.mean(0), batch.var(0))
+    rows = np.concatenate([np.ones((1, 3)), -np.ones((1, 3)), *seen])
+    weights = np.r_[0.5e-4, 0.5e-4, np.ones(len(rows) - 2)]
+    mean = np.average(rows, axis=0, weights=weights)
+    var = np.average((rows - mean) ** 2, axis=0, weights=weights)
+    np.testing.assert_allclose(moments.mean, mean, rtol=1e-12)
+    np.testing.assert_allclose(moments.var, var, rtol=1e-10)
+    assert moments.count == pytest.approx(weights.sum(), rel=1e-14)
+
+
+def test_the_weight_of_the_start_is_soon_forgotten():
+    moments, seen = RunningMoments(2), np.random.default_rng(0).normal(2.0, 3.0, size=(5000, 2))
+    for batch in np.array_split(seen, 7):
+        moments.update(len(batch), batch.mean(0), batch.var(0))
+    np.testing.assert_allclose(moments.mean, seen.mean(0), rtol=1e-7)
+    np.testing.assert_allclose(moments.var, seen.var(0), rtol=1e-7)
+
+
+def test_scaling_gives_unit_variance():
+    moments, seen = RunningMoments(3), np.concatenate(batches(3))
+    moments.update(len(seen), seen.mean(0), seen.var(0))
+    scaled = (seen - moments.mean) * moments.scale()
+    np.testing.assert_allclose(scaled.std(0), 1.0, rtol=1e-4)
+
+
+def test_an_empty_batch_changes_nothing():
+    moments = RunningMoments(2)
+    moments.update(3, np.array([1.0, 2.0]), np.array([4.0, 9.0]))
+    before = {name: np.copy(array) for name, array in moments.state().items()}
+    moments.update(0, np.full(2, np.nan), np.full(2, np.nan))
+    for name, array in moments.state().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_restored_moments_go_on_as_the_original_does():
+    original, copy, (*seen, last) = RunningMoments(3), RunningMoments(3), batches(3)
+    for batch in seen:
+        original.update(len(batch), batch.mean(0), batch.var(0))
+    copy.restore({name: np.copy(array) for name, array in original.state().items()})
+    for moments in (original, copy):
+        moments.update(len(last), last.mean(0), last.var(0))
+    np.testing.assert_array_equal(original.mean, copy.mean)
+    np.testing.assert_array_equal(original.var, copy.var)
+
+
+def next_step_rollout(steps, columns, rng, ended, first):
+    """A random rollout under next-step autoreset; the row after an end only resets."""
+    out = Rollout.allocate(steps, columns, ((), np.float32), ((), np.int64))
+    out.first[0] = first
+    out.valid[:] = True
+    for t, i in np.ndindex(steps, columns):
+        if ended[i]:
+            out.valid[t, i], out.reward[t, i], out.first[t + 1, i] = False, 0.0, True
+            ended[i] = False
+        else:
+            out.reward[t, i] = rng.normal()
+            out.terminated[t, i], out.truncated[t, i] = rng.random(2) < 0.1
+            ended[i] = out.done[t, i]
+    return out
+
+
+def test_running_returns_start_anew_after_either_kind_of_end():
+    gamma, columns = 0.9, 4
+    scaler, rng = ReturnScaler(columns, gamma), np.random.default_rng(0)
+    ended, first = [False] * columns, np.ones(columns, bool)
+    running, ends = [0.0] * columns, 0
+    for _ in range(6):
+        rollout = next_step_rollout(20, columns, rng, ended, first)
+        expected = []
+        for t in range(rollout.steps):
+            for i in range(columns):
+                if not rollout.valid[t, i]:
+                    continue
+                running[i] = gamma * running[i] + float(rollout.reward[t, i])
+                expected.append(running[i])
+                if rollout.terminated[t, i] or rollout.truncated[t, i]:
+                    running[i] = 0.0
+                    ends += 1
+        np.testing.assert_allclose(scaler.returns(rollout), expected, rtol=1e-12, atol=1e-12)
+        first = rollout.first[-1]
+    assert ends > 20
+
+
+def test_undiscounted_running_return_does_not_leak_over_truncation():
+    """Gymnasium's NormalizeReward gives 1, 2, 3, 3, 4, 5, 6 … here (FACTS 1.2)."""
+    scaler = ReturnScaler(1, 1.0)
+    rollout = Rollout.allocate(8, 1, ((), np.float32), ((), np.int64))
+    rollout.valid[:, 0] = [1, 1, 1, 0, 1, 1, 1, 0]
+    rollout.reward[:, 0] = [1, 1, 1, 0, 1, 1, 1, 0]
+    rollout.truncated[[2, 6]] = True
+    rollout.first[[0, 4, 8]] = True
+    assert scaler.returns(rollout).tolist() == [1, 2, 3, 1, 2, 3]
+    assert scaler.returns(rollout).tolist() == [1, 2, 3, 1, 2, 3]
+
+
+def test_running_return_starts_anew_when_an_environment_was_rebuilt_without_an_end():
+    scaler = ReturnScaler(1, 1.0)
+    rollout = Rollout.allocate(2, 1, ((), np.float32), ((), np.int64))
+    rollout.valid[:], rollout.reward[:] = True, 5.0
+    scaler.returns(rollout)
+    rollout.valid[0], rollout.reward[0], rollout.first[1] = False, 0.0, True
+    assert scaler.returns(rollout).tolist() == [5.0]
+
+
+def test_scaled_rewards_have_a_running_return_of_unit_deviation_and_are_limited():
+    scaler, rng = ReturnScaler(1, 0.0), np.random.default_rng(0)
+    rollout = Rollout.allocate(5000, 1, ((), np.float32), ((), np.int64))
+    rollout.valid[:] = True
+    rollout.reward[:] = 100 * rng.normal(size=rollout.reward.shape)
+    seen = scaler.returns(rollout)
+    scaler.moments.update(len(seen), seen.mean(), seen.var())
+    scaled = scaler(rollout.reward)
+    assert scaled.dtype == np.float32
+    assert scaled.std() == pytest.approx(1.0, rel=1e-4)  # γ = 0: the return is the reward
+    assert scaler(np.float32([1e9, -1e9])).tolist() == [REWARD_CLIP, -REWARD_CLIP]

@@ -1,0 +1,150 @@
+"""Which spaces are understood, and what an environment sees of the policy's actions."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from paceline.errors import BadInput
+from paceline.spaces import ActionAdapter, action_spec, observation_spec
+
+
+def adapted(space, actions):
+    """What the environment sees, with every numpy warning an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter = ActionAdapter(action_spec(space))
+        return adapter(np.asarray(actions, np.float32))
+
+
+def box(low, high, dtype=np.float32):
+    return spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
+
+
+def test_finite_bounds_stretch_minus_one_to_one_over_them():
+    space = box([-2.0, 0.0, -1.0], [2.0, 10.0, 3.0])
+    seen = adapted(space, [[-1, -1, -1], [0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5]])
+    np.testing.assert_allclose(seen, [[-2, 0, -1], [0, 5, 1], [2, 10, 3], [1, 7.5, 2]])
+
+
+def test_actions_beyond_the_bounds_are_clipped_to_them():
+    seen = adapted(box([-2.0, 0.0], [2.0, 10.0]), [[5, 5], [-5, -5]])
+    np.testing.assert_array_equal(seen, [[2, 10], [-2, 0]])
+
+
+def test_an_infinite_box_passes_actions_through():
+    seen = adapted(box([-np.inf, -np.inf], [np.inf, np.inf]), [[-300.0, 0.25]])
+    np.testing.assert_array_equal(seen, [[-300.0, 0.25]])
+
+
+def test_a_half_infinite_box_is_clipped_at_its_one_bound_and_not_stretched():
+    seen = adapted(box([0.0, -np.inf], [np.inf, 1.0]), [[-3.0, -3.0], [3.0, 3.0], [0.5, 0.5]])
+    np.testing.assert_array_equal(seen, [[0.0, -3.0], [3.0, 1.0], [0.5, 0.5]])
+
+
+def test_each_number_of_a_box_has_its_own_kind_of_bounds():
+    space = box([-2.0, -np.inf, 0.0], [2.0, np.inf, np.inf])
+    seen = adapted(space, [[0.5, 0.5, 0.5], [-9, -9, -9]])
+    np.testing.assert_array_equal(seen, [[1.0, 0.5, 0.5], [-2.0, -9.0, 0.0]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_the_environment_sees_lies_in_its_space(dtype):
+    """With bounds that float32 does not hold exactly, an action must not fall just outside."""
+    space = box([-0.1, -1 / 3, 1e-3], [0.1, 0.7, 1.1e-3], dtype)
+    actions = np.random.default_rng(0).normal(scale=2.0, size=(500, 3))
+    for action in adapted(space, actions):
+        assert action.dtype == dtype
+        assert space.contains(action)
+
+
+def test_a_box_of_several_axes_gets_its_shape_back():
+    space = spaces.Box(-1, 1, (2, 3), np.float32)
+    spec = action_spec(space)
+    assert spec.stored == ((6,), np.float32)
+    (seen,) = adapted(space, np.arange(6)[None] / 10)
+    np.testing.assert_allclose(seen, [[0, 0.1, 0.2], [0.3, 0.4, 0.5]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("start", [0, 3, -2])
+def test_discrete_actions_begin_at_the_spaces_start_and_are_plain_integers(start):
+    space = spaces.Discrete(4, start=start)
+    seen = ActionAdapter(action_spec(space))(np.arange(4))
+    assert seen == [start, start + 1, start + 2, start + 3]
+    assert all(type(action) is int and space.contains(action) for action in seen)
+
+
+def test_the_policys_own_actions_are_not_changed():
+    actions = np.float32([[5.0, -5.0]])
+    ActionAdapter(action_spec(box([-1, -1], [1, 1])))(actions)
+    assert actions.tolist() == [[5.0, -5.0]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "channels_first"),
+    [
+        ((84, 84, 3), np.uint8, False),
+        ((3, 84, 84), np.uint8, True),
+        ((4, 84, 84), np.uint8, True),
+        ((84, 84), np.uint8, True),
+        ((8, 8, 1), np.uint8, False),
+        ((12, 12, 1), np.float32, False),
+        ((64, 48, 3), np.uint8, False),
+    ],
+)
+def test_images_are_recognised_with_their_channels(shape, dtype, channels_first):
+    spec = observation_spec(spaces.Box(0, 255, shape, dtype))
+    assert (spec.kind, spec.shape, spec.dtype) == ("image", shape, np.dtype(dtype).name)
+    assert spec.channels_first == channels_first
+    assert spec.size == np.prod(shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((4,), np.float32),
+        ((128,), np.uint8),  # Atari's RAM
+        ((7, 7, 3), np.uint8),  # a grid too small to convolve over
+        ((16, 16), np.float32),  # a matrix of numbers, or a stack of vectors
+        ((4, 3), np.float32),
+    ],
+)
+def test_every_other_box_is_a_vector_of_float32(shape, dtype):
+    spec = observation_spec(spaces.Box(0, 1, shape, dtype))
+    assert (spec.kind, spec.shape, spec.dtype) == ("vector", shape, "float32")
+    assert spec.size == np.prod(shape)
+
+
+def test_a_discrete_observation_keeps_its_start():
+    spec = observation_spec(spaces.Discrete(5, start=2))
+    assert (spec.kind, spec.size, spec.start, spec.shape) == ("discrete", 5, 2, ())
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict({"a": spaces.Discrete(2)}),
+        spaces.Tuple([spaces.Discrete(2)]),
+        spaces.MultiBinary(3),
+        spaces.Text(5),
+    ],
+)
+def test_a_refused_observation_space_is_named(space):
+    with pytest.raises(BadInput) as refusal:
+        observation_spec(space)
+    assert str(space) in str(refusal.value)
+    assert "observation" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3), spaces.Box(0, 5, (2,), np.int64)],
+)
+def test_a_refused_action_space_is_named(space):
+    with pytest.raises(BadInput) as refusal:
+        action_spec(space)
+    assert str(space) in str(refusal.value)
+    assert "action" in str(refusal.value)
