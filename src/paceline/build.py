@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,9 +71,9 @@ def build(config: Config, kept: dict[str, Any] | None = None) -> Iterator[Parts]
         actor = make_actor(network, config.num_envs)
         sampler = Serial(columns, actor, config.rollout_steps, config.seed)
         learner = _learner(config, network, sync, choices)
-        if choices.compiled:
-            learner = _compiled(config, network, sync, choices, learner, sampler)
-            choices = Choices(choices.threads, learner.compiled, choices.device)
+        if choices.compiled and not _warmed_up(learner, sampler, must=config.compile == "on"):
+            choices = replace(choices, compiled=False)
+            learner = _learner(config, network, sync, choices)
         sampler.publish(learner.weights, learner.version)
         yield Parts(sampler, learner, sync, network, choices, make)
     finally:
@@ -148,25 +147,15 @@ def _learner(config: Config, network: NetworkSpec, sync: Sync, choices: Choices)
     return Learner(network, config.algorithm, optimizer, sync, plan, config.num_envs, device)
 
 
-def _compiled(
-    config: Config,
-    network: NetworkSpec,
-    sync: Sync,
-    choices: Choices,
-    learner: Learner,
-    sampler: Serial,
-) -> Learner:
-    """Compile before the clock starts; where that fails, `auto` falls back to the eager step."""
+def _warmed_up(learner: Learner, sampler: Serial, must: bool) -> bool:
+    """Compile before the clock starts; False where that fails and need not succeed."""
     log.info("compiling the minibatch step …")
-    began = time.perf_counter()
     try:
-        learner.warm_up(sampler.blank())
+        log.info("compiled in %.1f s", learner.warm_up(sampler.blank()))
     except Exception as error:
         cause = str(error).strip().splitlines()[0][:200]
-        if config.compile == "on":
+        if must:
             raise BadInput(f"the minibatch step can't be compiled: {cause}") from error
         log.warning("the minibatch step can't be compiled (%s); it runs eagerly", cause)
-        eager = Choices(choices.threads, False, choices.device)
-        return _learner(config, network, sync, eager)
-    log.info("compiled in %.1f s", time.perf_counter() - began)
-    return learner
+        return False
+    return True

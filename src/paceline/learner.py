@@ -62,7 +62,6 @@ class Learner:
         self._step = Step(objective, self.flat, optimizer, plan.max_grad_norm, plan.compiled)
         self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
         self._scaler = ReturnScaler(columns, plan.gamma) if plan.normalize_return else None
-        self.compiled = plan.compiled
         self.version = 0
         """updates made; also the number of the weights that act next"""
         self.t_sync = 0.0

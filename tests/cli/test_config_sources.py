@@ -262,12 +262,17 @@ def test_a_flag_for_the_batch_size_wins_over_a_python_file(tmp_path):
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])
-@pytest.mark.parametrize("more", [{}, {"preset": "none"}, {"total_iters": 3}, {"batch_size": 40}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"preset": "none"},
+        {"total_iters": 3},
+        {"num_envs": 8, "rollout_steps": 5, "batch_size": 40, "epochs": 1},
+    ],
+    ids=["preset", "no preset", "iterations", "batch size"],
+)
 def test_a_configuration_survives_being_written_and_read(tmp_path, algo, more):
-    if algo == "a2c" and "batch_size" in more:
-        more = {"num_envs": 8, "rollout_steps": 5, "batch_size": 40}
-    if algo == "ppo" and "batch_size" in more:
-        more = {"num_envs": 8, "rollout_steps": 60, "batch_size": 40}
     config = Config(algo=algo, env={"kwargs": {"sutton_barto_reward": True}}, **more)
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config.as_dict(), sort_keys=False))

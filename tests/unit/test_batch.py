@@ -30,7 +30,9 @@ def test_every_epoch_uses_every_row_exactly_once(seed, steps, width, blocks, par
 
 
 def test_orders_differ_between_epochs_iterations_and_seeds_and_repeat_otherwise():
-    orders = [permutation(*key, 16, 4, 1, 1) for key in ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))]
+    orders = [
+        permutation(*key, 16, 4, 1, 1) for key in ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))
+    ]
     for one, other in pairwise(orders):
         assert (one != other).any()
     np.testing.assert_array_equal(orders[0], permutation(0, 0, 0, 16, 4, 1, 1))

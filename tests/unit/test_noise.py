@@ -1,4 +1,4 @@
-"""The noise of sampled actions: the same for a column wherever it is drawn, and well distributed."""
+"""The noise of sampled actions: the same for a column wherever drawn, and well distributed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_columns_rollouts_and_seeds_share_no_numbers():
 
 def test_uniforms_lie_strictly_between_zero_and_one():
     drawn = noise.uniforms(0, 0, 0, 100, 10_000)
-    assert 0 < drawn.min()
+    assert drawn.min() > 0
     assert drawn.max() < 1
     assert np.isfinite(noise.gumbel(drawn)).all()
     assert np.isfinite(noise.normal(drawn)).all()

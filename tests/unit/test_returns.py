@@ -110,9 +110,7 @@ def test_gae_in_float32_with_the_usual_numbers_stays_within_float32_rounding():
 )
 def test_vtrace_is_the_sum_of_products_in_the_paper(seed, lam, bars):
     case, (rho_bar, c_bar) = random_case(seed), bars
-    ours = vtrace(
-        case.reward, *signals(case), case.value, case.log_ratio, rho_bar, c_bar, lam
-    )
+    ours = vtrace(case.reward, *signals(case), case.value, case.log_ratio, rho_bar, c_bar, lam)
     for found, expected in zip(ours, vtrace_of_the_paper(case, rho_bar, c_bar, lam), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
@@ -162,7 +160,9 @@ def test_vtrace_policy_term_of_the_last_row_bootstraps_from_its_successors_value
 def test_streams_of_reward_on_a_last_axis_do_not_mix():
     first, second = random_case(10), random_case(11)
     second.terminated, second.truncated = first.terminated, first.truncated
-    both = [np.stack(pair, -1) for pair in ((first.reward, second.reward), (first.value, second.value))]
+    both = [
+        np.stack(pair, -1) for pair in ((first.reward, second.reward), (first.value, second.value))
+    ]
     discount, trace = (array[..., None] for array in signals(first))
     together = gae(both[0], discount, trace, both[1], 0.5)
     for stream, case in enumerate((first, second)):

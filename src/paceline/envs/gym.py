@@ -33,9 +33,19 @@ def environment(
     limit = time_limit or limit
 
     def one() -> tuple[gym.Env[Any, Any], int | None]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            env = make()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                env = make()
+        except gym.error.DependencyNotInstalled as error:
+            raise BadInput(
+                f"{env_id} needs a package that is not installed ({error}); Box2D and MuJoCo come "
+                "with pip install 'paceline[box2d,mujoco]'"
+            ) from None
+        except TypeError as error:
+            if not kwargs:
+                raise
+            raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
         for wrapper in wrap:
             env = wrapper(env)
         return env, limit
@@ -57,17 +67,21 @@ def _registered(
 
 
 def _spec(env_id: str) -> Any:
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            import_module(module)
+        except Exception as error:
+            raise BadInput(
+                f"env_id {env_id!r}: the module {module!r} can't be imported "
+                f"({type(error).__name__}: {error}); write module:Id-v0 with a module on your "
+                "PYTHONPATH, or a plain Gymnasium id"
+            ) from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return copy.deepcopy(gym.spec(env_id))
-    except ModuleNotFoundError as error:
-        raise BadInput(
-            f"env_id {env_id!r}: no module named {error.name!r} can be imported; "
-            "write module:Id-v0 with a module on your PYTHONPATH, or a plain Gymnasium id"
-        ) from None
+            return copy.deepcopy(gym.spec(name))
     except gym.error.Error:
-        name = env_id.rpartition(":")[2]
         near = difflib.get_close_matches(name, gym.registry, n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near else "; see `paceline list envs`"
         raise BadInput(f"env_id {env_id!r} is not a registered environment{hint}") from None

@@ -1,0 +1,305 @@
+"""What can't be used is refused before training: exit 2 and a sentence, never a traceback."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+SPACES = """
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+BOX = spaces.Box(-1, 1, (3,), np.float32)
+
+
+class Odd(gym.Env):
+    def __init__(self, obs, act):
+        self.observation_space, self.action_space = obs, act
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+for name, obs, act in (
+    ("MultiDiscrete", BOX, spaces.MultiDiscrete([2, 3])),
+    ("MultiBinary", BOX, spaces.MultiBinary(3)),
+    ("Dict", spaces.Dict({"a": BOX}), spaces.Discrete(2)),
+    ("Tuple", spaces.Tuple([BOX]), spaces.Discrete(2)),
+    ("Text", spaces.Text(5), spaces.Discrete(2)),
+    ("IntBox", BOX, spaces.Box(0, 5, (2,), np.int64)),
+):
+    gym.register(f"{name}-v0", lambda obs=obs, act=act: Odd(obs, act))
+"""
+
+
+def refused(ended, *words, lines=4):
+    """Exit 2, nothing trained, and a short sentence on stderr with all of `words`."""
+    assert ended.code == 2, ended
+    assert "Traceback" not in ended.err, ended.err
+    assert ended.err.startswith("paceline: "), ended.err
+    assert 1 <= len(ended.err.strip().splitlines()) <= lines, ended.err
+    for word in words:
+        assert str(word).lower() in ended.err.lower(), f"{word!r} is not in: {ended.err}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--num-envs 8 --rollout-steps 5 --minibatches 3", ("minibatches 3", "40", "nearest")),
+        ("--num-envs 8 --rollout-steps 8 --batch-size 48", ("batch_size 48", "64", "nearest")),
+        ("--batch-size 64 --minibatches 4", ("batch_size 64", "minibatches 4", "one of them")),
+        ("--ppo.gae-lambda 3", ("ppo.gae_lambda", "3", "less than or equal to 1")),
+        ("--gamma -1", ("gamma", "-1", "greater than or equal to 0")),
+        ("--lr nan", ("lr", "nan", "finite")),
+        ("--lr much", ("lr", "much", "number")),
+        ("--num-envs 0", ("num_envs", "0", "greater than or equal to 1")),
+        ("--num-envs 2.5", ("num_envs", "2.5", "integer")),
+        ("--seed -3", ("seed", "-3")),
+        ("--duration 30", ("duration", "30", "write", "0.5h")),
+        ("--total-steps lots", ("total_steps", "lots", "300_000")),
+        ("--algo a2c --epochs 3", ("a2c", "epochs is 3", "ppo")),
+        ("--algo a2c --minibatches 2", ("a2c", "2 minibatches")),
+        ("--algo dqn", ("algo", "dqn", "ppo")),
+        ("--preset Cartpole-v1", ("preset", "Cartpole-v1", "did you mean CartPole-v1?")),
+        ("--activation sine", ("activation", "sine", "tanh")),
+        ("--hidden 64,x", ("hidden", "integer")),
+        ("--hidden 64,-1", ("hidden", "-1")),
+        ("--anneal-lr maybe", ("anneal_lr", "maybe", "bool")),
+        ("--env.kwargs {size", ("env.kwargs", "{size")),
+        ("--env.kwargs 5", ("env.kwargs", "5", "dictionary")),
+        ("--gama 0.9", ("--gama", "did you mean --gamma?")),
+        ("--ppo.clp 0.9", ("--ppo.clp", "did you mean --ppo.clip?")),
+        ("--lr", ("--lr", "argument")),
+        ("CartPole-v1", ("CartPole-v1", "no such argument")),
+        ("--config nothing.yaml", ("nothing.yaml", "no such file")),
+        ("--config nothing.py", ("nothing.py", "no such file")),
+        ("--config nothing", ("nothing", ".yaml", ".toml")),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name_the_value_and_a_remedy(shell, arguments, words):
+    refused(shell("train", *arguments.split()), *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--env-id Cartpole-v1", ("Cartpole-v1", "did you mean CartPole-v1")),
+        ("--env-id no_such_module:Thing-v0", ("no_such_module", "PYTHONPATH")),
+        ("--env-id toy:idenity", ("toy:idenity", "toy:identity")),
+        ("--env-id oddities:Absent-v0", ("oddities:Absent-v0", "not a registered")),
+        ("--env-id oddities:MultiDiscrete-v0", ("action", "MultiDiscrete", "wrap")),
+        ("--env-id oddities:MultiBinary-v0", ("action", "MultiBinary", "wrap")),
+        ("--env-id oddities:IntBox-v0", ("action", "Box", "int64")),
+        ("--env-id oddities:Dict-v0", ("observation", "Dict", "wrap")),
+        ("--env-id oddities:Tuple-v0", ("observation", "Tuple", "wrap")),
+        ("--env-id oddities:Text-v0", ("observation", "Text", "wrap")),
+        ("--env.wrappers nowhere:Wrapper", ("env.wrappers", "nowhere:Wrapper", "module:Class")),
+        ("--env.wrappers gymnasium.wrappers:Absent", ("env.wrappers", "Absent")),
+        ("--env.wrappers oddities", ("env.wrappers", "oddities", "module:Class")),
+    ],
+)
+def test_an_environment_that_can_not_be_used_is_refused_by_name(shell, arguments, words):
+    (shell.folder / "oddities.py").write_text(SPACES)
+    refused(shell("train", *arguments.split()), *words)
+    assert not (shell.folder / "runs").exists()
+
+
+def test_running_statistics_of_images_are_refused(shell):
+    image = ("--env-id", "toy:identity", "--env.kwargs", '{"image": true}')
+    refused(shell("train", *image, "--normalize-obs"), "normalize_obs", "image", "leave it off")
+    refused(shell("train", "--env-id", "toy:chain", "--normalize-obs"), "normalize_obs", "discrete")
+
+
+def test_frames_of_a_discrete_observation_can_not_be_stacked(shell):
+    stacked = shell("train", "--env-id", "toy:chain", "--env.frame-stack", "2")
+    refused(stacked, "frame-stack", "Discrete")
+
+
+def test_a_gpu_that_is_not_there_is_refused(shell):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    refused(shell("train", "--device", "cuda"), "device", "cuda", "--device cpu")
+
+
+@pytest.mark.parametrize("body", ["import nothing_of_the_kind", "1 / 0", "def f(:", "raise OSError"])
+def test_an_environments_module_that_fails_to_import_is_named(shell, body):
+    (shell.folder / "broken.py").write_text(body + "\n")
+    ended = shell("train", "--env-id", "broken:Thing-v0")
+    refused(ended, "broken", "nothing_of" if "nothing" in body else "Error")
+
+
+@pytest.mark.parametrize("body", ["1 / 0", "def f(:"])
+def test_a_wrappers_module_that_fails_to_import_is_named(shell, body):
+    (shell.folder / "broken.py").write_text(body + "\n")
+    ended = shell("train", "--env.wrappers", "broken:Thing")
+    refused(ended, "env.wrappers", "broken:Thing", "Error")
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("c.yaml", b"lr: [1, 2\ngamma: }", ("c.yaml", "yaml")),
+        ("c.yaml", b"lr: 1\n\tgamma: 2\n", ("c.yaml", "yaml")),
+        ("c.json", b'{"lr": 1,}', ("c.json", "json")),
+        ("c.toml", b"lr = = 1", ("c.toml", "toml")),
+        ("c.yaml", bytes(range(256)) * 40, ("c.yaml", "can't be read")),
+        ("c.json", bytes(range(256)) * 40, ("c.json", "can't be read")),
+        ("c.toml", bytes(range(256)) * 40, ("c.toml", "can't be read")),
+        ("c.yaml", pickle.dumps({"lr": 1.0}), ("c.yaml",)),
+        ("c.yaml", b"just words", ("c.yaml", "names and values", "just words")),
+        ("c.yaml", b"- lr\n- gamma\n", ("c.yaml", "names and values")),
+        ("c.yaml", b"1: 2\n", ("c.yaml", "names and values")),
+        ("c.json", b"[" * 100_000, ("c.json", "deep")),
+        ("c.yaml", b"[" * 100_000, ("c.yaml", "deep")),
+        ("c.toml", b"x = " + b"[" * 100_000, ("c.toml", "deep")),
+        ("c.yaml", b'seed: !!int ""\n', ("c.yaml",)),
+        ("c.yaml", b"seed: !!float ''\n", ("c.yaml",)),
+        ("c.yaml", b"seed: !!timestamp soon\n", ("c.yaml",)),
+        ("c.yaml", b"anneal_lr: !!bool perhaps\n", ("c.yaml",)),
+        ("c.yaml", b"seed: 2026-02-31\n", ("c.yaml",)),
+        ("c.yaml", b"gamm: 1\n", ("gamm", "did you mean gamma?")),
+        ("c.yaml", b"ppo: {clap: 0.1}\n", ("ppo.clap", "did you mean ppo.clip?")),
+        ("c.yaml", b"ppo: hard\n", ("ppo", "hard")),
+        ("c.toml", b"lr = 2026-01-01\n", ("lr", "2026-01-01", "number")),
+        ("c.json", b'{"env_id": 5}', ("env_id", "5")),
+        ("c.yaml", b"output_dir: !!python/name:os.system\n", ("c.yaml", "python/name")),
+        ("c.py", b"lr = 1\n", ("c.py", "config = paceline.Config")),
+        ("c.py", b"1 / 0\n", ("c.py", "ZeroDivisionError")),
+        ("c.py", b"def f(:\n", ("c.py", "SyntaxError")),
+        ("c.py", b"import paceline\nconfig = paceline.Config(lr=-1)\n", ("lr", "-1")),
+        ("c.py", bytes(range(256)), ("c.py",)),
+        ("c.YAML", b"lr: 1\n", ("c.YAML", ".yaml")),
+    ],
+)
+def test_a_file_that_can_not_be_used_is_refused_by_name(shell, name, content, words):
+    (shell.folder / name).write_bytes(content)
+    refused(shell("train", "--config", name), *words)
+
+
+def test_a_file_of_ten_megabytes_of_noise_is_refused_soon(shell):
+    (shell.folder / "c.json").write_bytes(b'{"lr": "' + b"x" * 10_000_000 + b'"}')
+    began = time.monotonic()
+    ended = shell("train", "--config", "c.json")
+    refused(ended, "lr", "number")
+    assert len(ended.err) < 1000
+    assert time.monotonic() - began < 10
+
+
+def test_a_file_that_multiplies_itself_is_refused_soon(shell):
+    """Nine references to nine references, nine times: printed out it would fill the memory."""
+    (shell.folder / "c.yaml").write_text(f"{BOMB}seed: *i\n")
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
+
+    ended = shell("train", "--config", "c.yaml", timeout=20, preexec_fn=limit)
+    refused(ended, "seed", lines=20)
+    assert len(ended.err) < 5000
+
+
+def test_numbers_too_large_to_factor_are_refused_soon(shell):
+    """The nearest divisor of 10^17 rows must not be looked for by trying them all."""
+    huge = ("--num-envs", "1000000001", "--rollout-steps", "100000007", "--minibatches", "4")
+    refused(shell("train", *huge, timeout=10), "minibatches 4")
+
+
+def test_a_directory_is_no_configuration(shell):
+    (shell.folder / "folder.yaml").mkdir()
+    (shell.folder / "folder").mkdir()
+    refused(shell("train", "--config", "folder.yaml"), "folder.yaml", "directory")
+    refused(shell("train", "--config", "folder"), "folder", ".yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lr: !!python/object/apply:os.system ['touch canary']\n",
+        "lr: !!python/object/new:os.system ['touch canary']\n",
+        "!!python/object/apply:subprocess.call [['touch', 'canary']]\n",
+        "env: {kwargs: {x: !!python/object/apply:os.mkdir ['canary']}}\n",
+        "lr: !!python/module:canary\n",
+        '{"lr": "__import__(\'os\').mkdir(\'canary\')"}\n',
+    ],
+)
+def test_nothing_in_a_yaml_file_is_executed(shell, text):
+    (shell.folder / "evil.yaml").write_text(text)
+    (shell.folder / "canary.py").write_text("open('canary', 'w')\n")
+    refused(shell("train", "--config", "evil.yaml"))
+    assert not (shell.folder / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--output-dir", "file/run"),
+        ("--output-dir", "/proc/paceline/run"),
+        ("--log-jsonl", "file/metrics.jsonl"),
+        ("--log-jsonl", "tmp"),
+    ],
+    ids=" ".join,
+)
+def test_a_place_that_can_not_be_written_is_refused_before_training(shell, option):
+    (shell.folder / "file").write_text("precious")
+    rest = ["--output-dir", "run"] if option[0] != "--output-dir" else []
+    ended = shell("train", "--total-iters", "1", "--overwrite", *option, *rest)
+    refused(ended, option[0][2:].replace("-", "_"), option[1])
+    assert "steps/s" not in ended.out
+    assert (shell.folder / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize("text", ['{"output_dir": "a\\u0000b"}', '{"output_dir": "a\\ud800b"}'])
+def test_a_path_that_no_file_system_takes_is_refused(shell, text):
+    (shell.folder / "c.json").write_text(text)
+    refused(shell("train", "--total-iters", "1", "--config", "c.json"), "output_dir")
+
+
+def test_a_name_too_long_for_a_file_is_refused_like_any_unknown_one(shell):
+    refused(shell("train", "--env-id", "x" * 300), "env_id", "not a registered")
+    refused(shell("train", "--preset", "x" * 300), "preset")
+    refused(shell("train", "--algo", "x" * 300), "algo")
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "ten", "1.5", "²", ""])
+def test_a_wrong_number_of_evaluation_episodes_is_refused(shell, number):
+    refused(shell("eval", "run", "--episodes", number), lines=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("eval", "nowhere"), ("nowhere", "neither a run nor a checkpoint")),
+        (("eval", "--checkpoint", "nowhere"), ("nowhere",)),
+        (("eval", "a", "--checkpoint", "b"), ("not both",)),
+        (("eval", "--episodes", "5"), ("name a run",)),
+        (("eval", "tmp", "--episode", "5"), ("--episode", "--episodes")),
+        (("resume", "nowhere"), ("nowhere", "holds no run")),
+        (("resume", "tmp"), ("tmp", "holds no run")),
+        (("resume", "tmp", "--lrr", "1"), ("--lrr", "did you mean --lr?")),
+    ],
+)
+def test_a_run_that_is_none_is_refused_by_name(shell, arguments, words):
+    refused(shell(*arguments), *words)
+
+
+def test_the_installed_command_is_the_module(shell):
+    """`paceline` and `python -m paceline` are the same program."""
+    script = [sys.executable.rpartition("/")[0] + "/paceline", "train", "--lr", "much"]
+    ended = subprocess.run(script, capture_output=True, text=True, cwd=shell.folder)
+    assert (ended.returncode, ended.stderr) == (2, shell("train", "--lr", "much").err)

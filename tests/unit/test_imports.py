@@ -1,0 +1,192 @@
+"""Imports point one way, and what only acts or only lists never imports torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paceline
+
+ROOT = Path(paceline.__file__).parent
+
+# A module may import those of its own layer and of the layers above it in this list.
+LAYERS = [
+    {"errors", "registry", "machine"},
+    {"rollout"},
+    {"returns", "batch", "spaces", "checkpoint"},
+    {"algorithms", "policy", "envs", "optimizers", "metrics"},
+    {"samplers", "sync", "step", "config", "agent"},
+    {"learner", "configure", "evaluation"},
+    {"build", "ring"},
+    {"recorder"},
+    {"session", "saved"},
+    {"flags", "listing", "cli", "__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+# Within a layer: policies, environments, samplers and syncs know nothing of each other.
+STRANGERS = [
+    {"algorithms", "policy", "envs", "optimizers", "metrics"},
+    {"samplers", "sync", "step", "config"},
+]
+
+# Config(...) validates itself, which takes what is built on it.
+UPWARD_WHEN_CALLED = {("config", "configure")}
+
+
+def top(module):
+    """`policy.actor` → `policy`: layers are of files and folders directly in the package."""
+    return module.split(".")[0]
+
+
+def imports_of(path):
+    """(module of the package, whether it is imported when the file is) for every import."""
+    inside = path.relative_to(ROOT).with_suffix("").parts
+    package = list(inside[:-1])
+    found = []
+
+    def visit(node, at_import):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for child in node.orelse:
+                visit(child, at_import)
+            return
+        if isinstance(node, ast.ImportFrom):
+            found.extend((module, at_import) for module in targets(node, package))
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("paceline.")]
+            found.extend((name.removeprefix("paceline."), at_import) for name in names)
+        deeper = at_import and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for child in ast.iter_child_nodes(node):
+            visit(child, deeper)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), True)
+    return found
+
+
+def targets(node, package):
+    if node.level == 0:
+        if node.module == "paceline":
+            return [alias.name for alias in node.names]
+        inside = (node.module or "").startswith("paceline.")
+        return [node.module.removeprefix("paceline.")] if inside else []
+    base = package[: len(package) - (node.level - 1)]
+    if node.module:
+        return [".".join([*base, node.module])]
+    return [".".join([*base, alias.name]) for alias in node.names]
+
+
+FILES = sorted(
+    path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem != "__init__"
+)
+
+
+def name_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def test_every_module_has_its_layer():
+    assert {top(name_of(path)) for path in FILES} == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_point_one_way(path):
+    own = top(name_of(path))
+    for module, at_import in imports_of(path):
+        other = top(module)
+        if (own, other) in UPWARD_WHEN_CALLED and not at_import:
+            continue
+        assert LEVEL[other] <= LEVEL[own], f"{name_of(path)} imports {module}, of a later layer"
+        for group in STRANGERS:
+            together = own != other and {own, other} <= group
+            assert not together, f"{name_of(path)} imports {module}, a stranger"
+
+
+def test_modules_import_each_other_in_no_circle():
+    graph = {}
+    for path in FILES:
+        name = name_of(path).removesuffix(".__init__")
+        graph[name] = {m for m, at_import in imports_of(path) if at_import}
+    names = set(graph)
+    graph = {
+        name: {m if m in names else m.rpartition(".")[0] for m in found} - {name, ""}
+        for name, found in graph.items()
+    }
+    while free := [name for name, found in graph.items() if not found & graph.keys()]:
+        for name in free:
+            del graph[name]
+    assert not graph, f"these import each other: {sorted(graph)}"
+
+
+def in_fresh_process(code):
+    """Run `code` in a new interpreter; its last line of output."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "paceline",
+        "paceline.config",
+        "paceline.configure",
+        "paceline.flags",
+        "paceline.listing",
+        "paceline.cli",
+        "paceline.rollout",
+        "paceline.envs",
+        "paceline.envs.vec",
+        "paceline.envs.columns",
+        "paceline.policy.actor",
+        "paceline.samplers.unroll",
+    ],
+)
+def test_importing_it_does_not_import_torch(module):
+    assert in_fresh_process(f"import sys, {module}; print('torch' in sys.modules)") == "False"
+
+
+def test_acting_in_cartpole_never_imports_torch():
+    code = """
+import sys
+import numpy as np
+import paceline.envs.vec
+from paceline.envs import env_maker
+from paceline.envs.columns import EnvColumns
+from paceline.policy.actor import NumpyActor, make_actor
+from paceline.policy.network import NetworkSpec
+from paceline.rollout import Rollout
+from paceline.samplers.unroll import unroll
+from paceline.spaces import ActionAdapter
+
+with EnvColumns(env_maker("CartPole-v1"), 2) as columns:
+    obs, act = columns.obs_spec, columns.act_spec
+    actor = make_actor(NetworkSpec(obs, act), 2)
+    assert type(actor) is NumpyActor
+    size = 4 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2
+    actor.load(np.random.default_rng(0).normal(scale=0.1, size=size).astype(np.float32))
+    out = Rollout.allocate(50, 2, (obs.shape, obs.dtype), act.stored)
+    columns.reset(out.obs[-1])
+    head = np.empty((50, 2, 2), np.float32)
+    unroll(columns, actor, ActionAdapter(act), actor.head.noise(0, 0, 0, 2, 50), out, head)
+assert np.isfinite(out.obs).all() and np.isfinite(out.logp).all() and out.valid.sum() > 90
+print('torch' in sys.modules)
+"""
+    assert in_fresh_process(code) == "False"
+
+
+def test_listing_and_configuring_never_import_torch():
+    code = """
+import sys, paceline
+from paceline.listing import LISTS
+lines = [line for name in LISTS for line in LISTS[name]()]
+config = paceline.Config(env_id="CartPole-v1")
+assert lines and config.num_envs
+print('torch' in sys.modules)
+"""
+    assert in_fresh_process(code) == "False"

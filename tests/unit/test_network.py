@@ -1,0 +1,177 @@
+"""Networks: how they begin, their tanh, and the one flat tensor that they live in."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.encoders import OneHotLinear, Tanh
+from paceline.policy.flat import Flat
+from paceline.policy.network import NetworkSpec
+from paceline.spaces import ActionSpec, ObservationSpec
+
+OBS = {
+    "vector": ObservationSpec("vector", (5,), "float32", 5),
+    "discrete": ObservationSpec("discrete", (), "int64", 7),
+    "image": ObservationSpec("image", (12, 12, 3), "uint8", 432),
+    "nature": ObservationSpec("image", (4, 84, 84), "uint8", 28224, channels_first=True),
+}
+ACT = {
+    "discrete": ActionSpec("discrete", 3),
+    "box": ActionSpec("box", 2, (2,), "float32", low=(-1, -1), high=(1, 1)),
+}
+CASES = [(obs, act) for obs in OBS for act in ACT if (obs, act) != ("nature", "box")]
+
+
+def made(obs="vector", act="discrete", seed=0, **options):
+    module = ActorCritic(NetworkSpec(OBS[obs], ACT[act], **options))
+    module.initialize(seed)
+    return module
+
+
+def assert_orthogonal(layer, gain):
+    """Rows or columns, whichever are fewer, are orthogonal and of length `gain`."""
+    weight = layer.weight.detach().flatten(1).double()
+    if weight.shape[0] > weight.shape[1]:
+        weight = weight.T
+    product = weight @ weight.T
+    torch.testing.assert_close(
+        product, gain**2 * torch.eye(len(product), dtype=torch.float64), rtol=1e-4, atol=1e-4
+    )
+    assert (layer.bias == 0).all()
+
+
+@pytest.mark.parametrize(("obs", "act"), CASES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_weights_begin_orthogonal_with_the_gains_of_ppo(obs, act, shared):
+    module = made(obs, act, hidden=(32, 16), shared_trunk=shared)
+    trunks = [*module.policy.trunk, *module.value_trunk]
+    layers = [layer for layer in trunks if isinstance(layer, (nn.Linear, nn.Conv2d))]
+    assert len(layers) == (2 + 3 * (OBS[obs].kind == "image")) * (1 if shared else 2)
+    for layer in layers:
+        assert_orthogonal(layer, math.sqrt(2))
+    assert_orthogonal(module.policy.head, 0.01)
+    assert_orthogonal(module.value_head, 1.0)
+    if act == "box":
+        assert module.policy.log_std.tolist() == [0.0, 0.0]
+
+
+def test_policy_and_value_start_from_different_weights():
+    module = made()
+    ours, theirs = module.policy.trunk[0].weight, module.value_trunk[0].weight
+    assert not torch.equal(ours, theirs)
+
+
+def test_initial_weights_depend_on_the_seed_alone():
+    torch.manual_seed(1)
+    one = made(seed=3)
+    torch.manual_seed(2)
+    same, other = made(seed=3), made(seed=4)
+    for a, b in zip(one.parameters(), same.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(one.policy.head.weight, other.policy.head.weight)
+
+
+def test_a_new_policy_is_nearly_uniform():
+    logits, _ = made(hidden=(64, 64))(
+        torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
+    )
+    assert (logits.softmax(-1) - 1 / 3).abs().max() < 0.01
+
+
+EXTREMES = [0.0, -0.0, 1e-30, 1e-8, 20.0, 88.0, 1e4, 1e30, 3.4e38, math.inf]
+
+
+def test_tanh_is_torchs_to_a_millionth_even_at_the_extremes():
+    x = torch.cat(
+        [torch.linspace(-12, 12, 20_001), torch.tensor(EXTREMES), -torch.tensor(EXTREMES)]
+    )
+    torch.testing.assert_close(Tanh()(x), torch.tanh(x), rtol=0, atol=1e-6)
+
+
+def test_tanh_has_torchs_gradient_even_at_the_extremes():
+    finite = torch.tensor([x for x in EXTREMES if math.isfinite(x)])
+    points = torch.cat([torch.linspace(-12, 12, 20_001), finite, -finite])
+    gradients = []
+    for function in (Tanh(), torch.tanh):
+        x = points.clone().requires_grad_()
+        function(x).sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-6)
+
+
+def test_tanh_keeps_a_nan_a_nan():
+    assert torch.isnan(Tanh()(torch.tensor([math.nan]))).all()
+
+
+def test_one_hot_layer_is_a_dense_layer_on_one_hot_vectors():
+    layer, index = OneHotLinear(7, 4), torch.tensor([0, 6, 3, 3])
+    nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(0))
+    dense = nn.functional.one_hot(index, 7).float() @ layer.weight.T + layer.bias
+    torch.testing.assert_close(layer(index), dense)
+
+
+@pytest.mark.parametrize(("obs", "act"), CASES)
+def test_moving_into_one_flat_tensor_changes_no_weight(obs, act):
+    module, twin = made(obs, act, hidden=(16,)), made(obs, act, hidden=(16,))
+    flat = Flat(module, torch.device("cpu"))
+    for ours, theirs in zip(module.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    flat.weights.fill_(0.5)
+    assert all((parameter == 0.5).all() for parameter in module.parameters())
+    assert flat.weights.numel() == sum(p.numel() for p in twin.parameters())
+
+
+def test_only_the_acting_half_and_the_normalizer_are_published():
+    module = made(normalize_obs=True, hidden=(16,))
+    flat = Flat(module, torch.device("cpu"))
+    acting = sum(p.numel() for p in module.policy.parameters())
+    assert flat.published.numel() == acting + 2 * 5
+    module.obs_mean.copy_(torch.arange(5.0))
+    assert flat.published[:5].tolist() == [0, 1, 2, 3, 4]
+    before = flat.published.clone()
+    with torch.no_grad():
+        for parameter in (*module.value_trunk.parameters(), *module.value_head.parameters()):
+            parameter.fill_(9.0)
+    assert torch.equal(flat.published, before)
+
+
+@pytest.mark.parametrize("act", ACT)
+def test_log_probability_and_entropy_are_those_of_torchs_distributions(act):
+    module = made(act=act)
+    generator = torch.Generator().manual_seed(0)
+    parameters = torch.randn(50, ACT[act].size, generator=generator)
+    if act == "discrete":
+        theirs = torch.distributions.Categorical(logits=parameters)
+        action = torch.randint(3, (50,), generator=generator)
+        logp, entropy = theirs.log_prob(action), theirs.entropy()
+    else:
+        with torch.no_grad():
+            module.policy.log_std.copy_(torch.tensor([0.3, -1.2]))
+        theirs = torch.distributions.Normal(parameters, module.policy.log_std.exp())
+        action = torch.randn(50, 2, generator=generator)
+        logp, entropy = theirs.log_prob(action).sum(-1), theirs.entropy().sum(-1)
+    ours = module.policy.judge(parameters, action)
+    torch.testing.assert_close(ours[0], logp)
+    torch.testing.assert_close(ours[1], entropy)
+
+
+@pytest.mark.parametrize(
+    ("shape", "first"), [((3, 12, 12), True), ((12, 12, 3), False), ((12, 12), True)]
+)
+def test_images_reach_the_network_with_their_channels_first_and_between_zero_and_one(shape, first):
+    spec = NetworkSpec(
+        ObservationSpec("image", shape, "uint8", math.prod(shape), first), ACT["discrete"]
+    )
+    pixels = ActorCritic(spec).policy.trunk[0]
+    image = torch.randint(256, (2, *shape), dtype=torch.uint8, generator=torch.Generator())
+    expected = image.double() / 255
+    if len(shape) == 2:
+        expected = expected[:, None]
+    elif not first:
+        expected = expected.movedim(-1, 1)
+    torch.testing.assert_close(pixels(image).double(), expected, rtol=0, atol=1e-7)

@@ -1,0 +1,170 @@
+"""The minibatch step: rows that don't count, the clipped gradient, the mean of each term."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from paceline.algorithms.a2c import A2C
+from paceline.algorithms.ppo import PPO
+from paceline.batch import Rows
+from paceline.optimizers import RMSprop
+from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.flat import Flat
+from paceline.policy.network import NetworkSpec
+from paceline.spaces import ActionSpec, ObservationSpec
+from paceline.step import Objective, Step
+
+OBS = ObservationSpec("vector", (3,), "float32", 3)
+ACTIONS = {
+    "discrete": ActionSpec("discrete", 4),
+    "box": ActionSpec("box", 2, (2,), "float32", low=(-1, -1), high=(1, 1)),
+}
+
+
+class Descend:
+    """An optimiser whose step is the gradient itself, so that it can be read off the weights."""
+
+    moments = 0
+
+    def numbers(self, lr, count):
+        return lr, 0.0
+
+    def step(self, flat, grad, state, rate, floor):
+        flat.sub_(grad * rate)
+
+
+def make_step(algorithm, kind="discrete", max_norm=1e9, optimizer=None):
+    module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,), activation="relu"))
+    module.initialize(0)
+    flat = Flat(module, torch.device("cpu"))
+    return Step(Objective(module, algorithm), flat, optimizer or Descend(), max_norm, False), module
+
+
+def some_rows(module, kind, count, seed=0):
+    """Rows whose old log-probability is near the policy's own."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    inputs = normal(count, 3)
+    if kind == "discrete":
+        action = torch.randint(4, (count,), generator=generator)
+    else:
+        action = normal(count, 2)
+    with torch.no_grad():
+        logp = module.predict(inputs, action).logp + 0.2 * normal(count)
+    return Rows(
+        inputs, action, logp, normal(count), normal(count, 1), normal(count, 1), torch.ones(count)
+    )
+
+
+def with_garbage(rows, size):
+    """The same rows with others between them that have weight 0 and make no sense."""
+    place = torch.arange(len(rows.weight)).repeat_interleave(2)
+    mixed = rows.take(place)
+    odd = torch.arange(len(place)) % 2 == 1
+    sign = torch.where(torch.arange(len(place)) % 4 == 1, 1.0, -1.0)
+
+    def spoilt(tensor, value):
+        tensor = tensor.clone()
+        tensor[odd] = (sign * value)[odd].view(-1, *[1] * (tensor.ndim - 1)).to(tensor.dtype)
+        return tensor
+
+    return dataclasses.replace(
+        mixed,
+        inputs=spoilt(mixed.inputs, size),
+        action=mixed.action if mixed.action.ndim == 1 else spoilt(mixed.action, 1e3),
+        logp=spoilt(mixed.logp, 20.0),
+        advantage=spoilt(mixed.advantage, size),
+        returns=spoilt(mixed.returns, size),
+        value=spoilt(mixed.value, size),
+        weight=torch.where(odd, 0.0, 1.0),
+    )
+
+
+@pytest.mark.parametrize("kind", ["discrete", "box"])
+@pytest.mark.parametrize("normalize", ["none", "minibatch"])
+@pytest.mark.parametrize("algorithm", [PPO, A2C])
+def test_rows_of_weight_zero_change_neither_the_terms_nor_the_gradient(algorithm, normalize, kind):
+    step, module = make_step(algorithm(normalize_advantage=normalize, entropy_coef=0.1), kind)
+    rows = some_rows(module, kind, 32)
+    clean = step.gradient(rows, 1.0).clone()
+    spoilt = step.gradient(with_garbage(rows, 1e4), 1.0)
+    assert clean[-1] == spoilt[-1] == 32
+    torch.testing.assert_close(spoilt, clean, rtol=1e-5, atol=1e-5)
+
+
+def gradient_of_the_mean(module, algorithm, rows):
+    """By plain autograd, parameter by parameter."""
+    parameters = list(module.parameters())
+    loss, _ = algorithm.loss(module.predict(rows.inputs, rows.action), rows, 1.0)
+    return torch.autograd.grad(loss.mean(), parameters)
+
+
+def norm_of(gradients):
+    return torch.sqrt(sum(g.double().square().sum() for g in gradients))
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.5, 1e9])
+def test_the_gradient_is_clipped_by_its_norm_over_policy_and_value_together(limit):
+    algorithm = PPO(normalize_advantage="none")
+    step, module = make_step(algorithm, max_norm=limit)
+    rows = some_rows(module, "discrete", 64)
+    expected = gradient_of_the_mean(module, algorithm, rows)
+    norm = norm_of(expected)
+    before = [p.detach().clone() for p in module.parameters()]
+    step.gradient(rows, 1.0)
+    terms = dict(zip(step.names, step.apply(1.0).tolist(), strict=True))
+    moved = [old - new.detach() for old, new in zip(before, module.parameters(), strict=True)]
+    factor = min(1.0, limit / (float(norm) + 1e-6))
+    for one, other in zip(moved, expected, strict=True):
+        torch.testing.assert_close(one, other * factor, rtol=1e-4, atol=1e-6)
+    assert terms["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+    if limit < 1:
+        assert float(norm_of(moved)) <= limit * (1 + 1e-3)
+
+
+def test_a_step_is_clip_grad_norm_and_then_torchs_own_optimizer():
+    algorithm = A2C(entropy_coef=0.01)
+    step, module = make_step(algorithm, max_norm=0.5, optimizer=RMSprop())
+    _, twin = make_step(algorithm)
+    optimizer = torch.optim.RMSprop(twin.parameters(), lr=1e-2, alpha=0.99, eps=1e-5)
+    for seed in range(10):
+        rows = some_rows(module, "discrete", 64, seed)
+        step.gradient(rows, 1.0)
+        step.apply(1e-2)
+        loss, _ = algorithm.loss(twin.predict(rows.inputs, rows.action), rows, 1.0)
+        optimizer.zero_grad()
+        loss.mean().backward()
+        torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+        optimizer.step()
+    for (name, ours), theirs in zip(module.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: n + m)
+
+
+def test_terms_are_means_over_the_rows_that_count():
+    algorithm = PPO(normalize_advantage="none", entropy_coef=0.1)
+    step, module = make_step(algorithm)
+    rows = some_rows(module, "discrete", 40)
+    rows = dataclasses.replace(rows, weight=(torch.arange(40) % 3 != 0).float())
+    loss, terms = algorithm.loss(module.predict(rows.inputs, rows.action), rows, 1.0)
+    expected = [float(term.detach()[rows.weight > 0].mean()) for term in (loss, *terms)]
+    step.gradient(rows, 1.0)
+    kl = step.mean_of("approx_kl")
+    found = step.apply(0.0).tolist()
+    assert found[:-1] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert kl == pytest.approx(found[step.names.index("approx_kl")], rel=1e-6)
+
+
+def test_a_minibatch_without_a_single_row_that_counts_moves_nothing():
+    step, module = make_step(PPO(normalize_advantage="minibatch"))
+    rows = some_rows(module, "discrete", 8)
+    before = [p.detach().clone() for p in module.parameters()]
+    step.gradient(dataclasses.replace(rows, weight=torch.zeros(8)), 1.0)
+    assert step.apply(1.0).tolist() == [0.0] * len(step.names)
+    for old, new in zip(before, module.parameters(), strict=True):
+        assert torch.equal(old, new)
