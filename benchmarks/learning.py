@@ -1,0 +1,57 @@
+"""Final scores over seeds, with the preset: trains, then evaluates the saved policy.
+
+    python benchmarks/learning.py --algo ppo --env-id CartPole-v1 --seeds 5
+    python benchmarks/learning.py --algo a2c --env-id CartPole-v1 --seeds 5
+
+Seeds are 0, 1, 2, …; none is left out. Writes benchmarks/results/learning-<env>-<algo>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from paceline.machine import limit_threads
+
+limit_threads(1)
+
+
+def main() -> None:
+    import paceline
+    from paceline.saved import evaluate_saved
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--algo", default="ppo")
+    parser.add_argument("--env-id", default="CartPole-v1")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--episodes", type=int, default=100)
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for seed in range(options.seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            config = paceline.Config(
+                algo=options.algo, env_id=options.env_id, seed=seed, output_dir=f"{folder}/run"
+            )
+            for report in paceline.train(config):
+                last = report
+            result = evaluate_saved(Path(folder) / "run", options.episodes)
+        row = {"seed": seed, "mean": result.mean, "steps": last.steps, "seconds": last.time}
+        rows.append(row)
+        print(
+            f"seed {seed}: {row['mean']:.1f} over {options.episodes} episodes "
+            f"after {row['steps']:,} steps in {row['seconds']:.1f} s",
+            flush=True,
+        )
+    means = [row["mean"] for row in rows]
+    print(f"mean {sum(means) / len(means):.1f}, worst {min(means):.1f}")
+    folder = Path(__file__).parent / "results"
+    folder.mkdir(exist_ok=True)
+    file = folder / f"learning-{options.env_id}-{options.algo}.json"
+    file.write_text(json.dumps({"options": vars(options), "runs": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
