@@ -78,6 +78,10 @@ class Run:
         return sorted(self.path.rglob(".tmp-*"))
 
 
+def _python_path():
+    return [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+
+
 class Shell:
     """Runs `paceline` in a directory of its own, which is also on the PYTHONPATH."""
 
@@ -88,7 +92,7 @@ class Shell:
     def environment(self, **more):
         return {
             **os.environ,
-            "PYTHONPATH": str(self.folder),
+            "PYTHONPATH": os.pathsep.join([str(self.folder), *_python_path()]),
             "TMPDIR": str(self.folder / "tmp"),
             "TERM": "xterm",
             **more,

@@ -76,6 +76,19 @@ class Rows:
             self.weight,
         )
 
+    def blanked(self) -> Rows:
+        """Zeros where the weight is 0: what such a row holds may be too large to multiply by 0."""
+        hidden = self.weight == 0
+        if not bool(hidden.any()):
+            return self
+
+        def blank(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            return tensor.masked_fill(hidden.view(-1, *[1] * (tensor.ndim - 1)), 0)
+
+        return Rows(*(blank(tensor) for tensor in self.tensors()))
+
     def take(self, index: Tensor) -> Rows:
         return Rows(*(tensor.index_select(0, index) for tensor in self.tensors()))
 

@@ -114,7 +114,7 @@ class Learner:
             returns=self._tensor(targets.returns),
             value=predicted[:kept],
             weight=self._tensor(rollout.valid.astype(np.float32)),
-        )
+        ).blanked()
         explained = _explained_variance(value[:-1], targets.returns, rollout.valid)
         return rows, {"explained_variance": explained}
 

@@ -59,19 +59,19 @@ class ActionAdapter:
     def __init__(self, spec: ActionSpec) -> None:
         self._spec = spec
         if spec.kind == "box":
-            low, high = np.array(spec.low), np.array(spec.high)
+            low, high = np.array(spec.low, spec.dtype), np.array(spec.high, spec.dtype)
             finite = np.isfinite(low) & np.isfinite(high)
-            self._scale = np.where(finite, (np.where(finite, high - low, 0)) / 2, 1).astype("f4")
-            self._offset = np.where(finite, (np.where(finite, high + low, 0)) / 2, 0).astype("f4")
-            self._low, self._high = low.astype("f4"), high.astype("f4")
+            self._low, self._high = low, high
+            self._half = np.where(finite, high / 2 - np.where(finite, low, 0) / 2, 1)
+            self._middle = np.where(finite, high / 2 + np.where(finite, low, 0) / 2, 0)
 
     def __call__(self, action: Array) -> list[Any]:
         """One entry per column, each as its environment expects it."""
         spec = self._spec
         if spec.kind == "discrete":
             return (action + spec.start if spec.start else action).tolist()
-        seen = np.clip(action * self._scale + self._offset, self._low, self._high)
-        return list(seen.reshape(len(seen), *spec.shape).astype(spec.dtype, copy=False))
+        seen = np.clip(action * self._half + self._middle, self._low, self._high)
+        return list(seen.reshape(len(seen), *spec.shape))
 
 
 def observation_spec(space: gym.Space[Any]) -> ObservationSpec:

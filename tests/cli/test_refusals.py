@@ -122,7 +122,7 @@ def test_running_statistics_of_images_are_refused(shell):
 
 def test_frames_of_a_discrete_observation_can_not_be_stacked(shell):
     stacked = shell("train", "--env-id", "toy:chain", "--env.frame-stack", "2")
-    refused(stacked, "frame-stack", "Discrete")
+    refused(stacked, "frame_stack", "Discrete")
 
 
 def test_a_gpu_that_is_not_there_is_refused(shell):

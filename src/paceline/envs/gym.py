@@ -6,6 +6,7 @@ import copy
 import difflib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -27,10 +28,19 @@ def environment(
     columns count steps anyway; so they are left off unless a wrapper outside could look at them.
     """
     wrap = [_imported(path) for path in wrappers]
-    make, limit = (
-        (lambda: env_id(**kwargs), None) if callable(env_id) else _registered(env_id, kwargs, wrap)
-    )
-    limit = time_limit or limit
+    make: Callable[[], gym.Env[Any, Any]]
+    if callable(env_id):
+        make, limit, looked_at = partial(env_id, **kwargs), time_limit, bool(wrap)
+    else:
+        spec, options = _spec(env_id), dict(kwargs)
+        limit = time_limit or options.pop("max_episode_steps", spec.max_episode_steps)
+        limit = None if limit == -1 else limit  # gymnasium's way of saying so
+        looked_at = bool(wrap or spec.additional_wrappers)
+        spec.order_enforce = looked_at and spec.order_enforce
+        inside = limit if looked_at and limit else -1
+        make = partial(
+            gym.make, spec, max_episode_steps=inside, disable_env_checker=True, **options
+        )
 
     def one() -> tuple[gym.Env[Any, Any], int | None]:
         try:
@@ -46,24 +56,13 @@ def environment(
             if not kwargs:
                 raise
             raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
+        if callable(env_id) and looked_at and limit:
+            env = gym.wrappers.TimeLimit(env, limit)
         for wrapper in wrap:
             env = wrapper(env)
-        return env, limit
+        return env, None if looked_at else limit
 
     return one
-
-
-def _registered(
-    env_id: str, kwargs: dict[str, Any], wrap: list[Any]
-) -> tuple[Callable[[], gym.Env[Any, Any]], int | None]:
-    spec = _spec(env_id)
-    if wrap or spec.additional_wrappers:
-        return lambda: gym.make(spec, disable_env_checker=True, **kwargs), None
-    limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
-    bare = copy.deepcopy(spec)
-    bare.max_episode_steps, bare.order_enforce = None, False
-    options = {name: value for name, value in kwargs.items() if name != "max_episode_steps"}
-    return lambda: gym.make(bare, disable_env_checker=True, **options), limit
 
 
 def _spec(env_id: str) -> Any:

@@ -132,7 +132,7 @@ class NumpyActor:
         if self.spec.obs.kind == "discrete":
             x, product = obs - self.spec.obs.start, _rows_of
         else:
-            x = self._normalized(obs.reshape(len(obs), -1) if obs.ndim > 2 else obs)
+            x = self._normalized(obs if obs.ndim == 2 else obs.reshape(len(obs), -1))
         for weight, bias, y in self._layers:
             product(x, weight, y)
             np.add(y, bias, y)

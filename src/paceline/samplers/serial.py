@@ -64,8 +64,9 @@ class Serial:
 
     def blank(self) -> Rollout:
         """A rollout of the right shapes, for a compiler to look at."""
-        out = self._out
-        return Rollout(*(np.zeros_like(getattr(out, name)) for name in ARRAYS))
+        blank = Rollout(*(np.zeros_like(getattr(self._out, name)) for name in ARRAYS))
+        blank.obs[:] = self._columns.obs_spec.start
+        return blank
 
     def _mark(self) -> dict[str, Any]:
         """The counters of this moment; with the actions kept they make a state."""
@@ -84,8 +85,10 @@ class Serial:
             self._oldest += len(self._actions.popleft())
 
     def state(self, before_last: bool = False) -> dict[str, Any]:
-        """With `actions`, the open episodes' own, one column after the other."""
+        """With `actions`, the open episodes' own, one column after the other; empty at first."""
         mark = self._before if before_last else self._now
+        if not mark:
+            return {}
         end = int(mark["row"])
         rows = np.concatenate([*self._actions, self._out.action[:0]])
         taken = []

@@ -1,0 +1,242 @@
+"""Whatever a configuration holds, it is refused with a sentence or becomes a valid `Config`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import datetime
+import json
+import math
+import signal
+import string
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from paceline.config import Config
+from paceline.configure import field_names, load_file, resolve
+from paceline.errors import BadInput
+from paceline.flags import config_parser, fields_of, nested
+
+NAMES = field_names()
+EXAMPLES = settings(max_examples=200, deadline=None)
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([0, -1, 1, 2**31, 2**63, 10**18, -(10**18), 10**400]),
+    st.floats(),
+    st.text(max_size=20),
+    st.text(alphabet="0123456789.e+-_kMsmh ", max_size=8),
+    st.sampled_from(["x" * 5000, "[" * 5000, "\0", "\ud800", "..", "/", "none", "auto", "a2c"]),
+    st.binary(max_size=8),
+    st.dates(),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.one_of(st.text(max_size=6), st.integers()), inner, max_size=4),
+        st.tuples(inner),
+    ),
+    max_leaves=6,
+)
+
+
+@contextlib.contextmanager
+def seconds_of_cpu(limit):
+    """Fail what computes for longer; by the process's own clock, which a busy machine can't move."""
+
+    def fail(number, frame):
+        raise TimeoutError(f"still computing after {limit} s")
+
+    before = signal.signal(signal.SIGVTALRM, fail)
+    signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def judged(build):
+    """A valid configuration, or None if it was refused in a few sentences."""
+    with seconds_of_cpu(5):
+        try:
+            config = build()
+        except BadInput as refusal:
+            assert 0 < len(str(refusal)) < 20_000
+            return None
+    assert isinstance(config, Config)
+    return config
+
+
+def misspelt(draw, name):
+    """The name with a letter added, lost, doubled or changed."""
+    at = draw(st.integers(0, len(name) - 1))
+    letter = draw(st.sampled_from(string.ascii_lowercase + "_-. "))
+    return draw(
+        st.sampled_from(
+            [
+                name[:at] + letter + name[at:],
+                name[:at] + name[at + 1 :],
+                name[:at] + letter + name[at + 1 :],
+                name[:at] + name[at] + name[at:],
+                name.upper(),
+            ]
+        )
+    )
+
+
+@st.composite
+def corrupted(draw):
+    """A valid configuration with one to four things wrong."""
+    algo = draw(st.sampled_from(["ppo", "a2c"]))
+    config = copy.deepcopy(Config(algo=algo).as_dict())
+    if draw(st.booleans()):  # what is not given, presets and defaults fill in
+        config = {key: config[key] for key in draw(st.sets(st.sampled_from(list(config))))}
+    for _ in range(draw(st.integers(1, 4))):
+        *sections, last = draw(st.sampled_from(NAMES)).split(".")
+        place = config
+        for section in sections:
+            if not isinstance(place.get(section), dict):
+                place[section] = {}
+            place = place[section]
+        kind = draw(st.sampled_from(["value", "value", "name", "number"]))
+        if kind == "value":
+            place[last] = draw(values)
+        elif kind == "number":
+            place[last] = draw(st.one_of(st.integers(-3, 10**7), st.floats(-5, 5)))
+        else:
+            place[misspelt(draw, last)] = place.pop(last, 1)
+    return config
+
+
+@EXAMPLES
+@given(corrupted())
+@example({"num_envs": 10**9 + 1, "rollout_steps": 10**8 + 7, "minibatches": 4})
+@example({"env_id": "x" * 300})
+@example({"algo": "x" * 300})
+@example({"preset": "x" * 5000})
+@example({"env": {"kwargs": "[" * 100_000}})
+@example({"lr": 10**400})
+@example({"total_steps": 10**400})
+@example({"duration": "9" * 400 + "h"})
+@example({"duration": "0s"})
+@example({1: 2})
+@example({"ppo": {1: 2}})
+def test_a_corrupted_configuration_is_refused_or_valid(config):
+    judged(lambda: resolve(config))
+
+
+@EXAMPLES
+@given(corrupted())
+@example({"env": {"kwargs": {"day": datetime.date(2026, 1, 1)}}})
+@example({"env": {"kwargs": {"raw": b"bytes", "pair": (1, 2), "none": None, "nan": math.nan}}})
+@example({"log_jsonl": "caf\u00e9 \u2192 \U0001f6b4 \x07"})
+@example({"log_jsonl": "\ud800"})
+def test_a_configuration_that_is_accepted_can_be_written_and_read_again(config):
+    made = judged(lambda: resolve(config))
+    if made is not None:
+        written = yaml.safe_dump(made.as_dict(), sort_keys=False, allow_unicode=True).encode()
+        again = resolve(yaml.safe_load(written))
+        assert json.dumps(again.as_dict()) == json.dumps(made.as_dict())
+
+
+@EXAMPLES
+@given(st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(), st.integers()), values))
+def test_any_dictionary_is_refused_or_valid(config):
+    judged(lambda: resolve(config))
+
+
+flags = st.one_of(
+    st.sampled_from([field.flag for field in fields_of()] + ["--config", "--no-anneal-lr", "--"]),
+    st.text(max_size=12),
+    st.builds("--{}".format, st.text(max_size=12)),
+    st.builds("--{}={}".format, st.text(max_size=8), st.text(max_size=8)),
+)
+
+
+@EXAMPLES
+@given(st.lists(st.one_of(flags, st.text(max_size=12), st.just("1")), max_size=8))
+def test_any_arguments_are_refused_or_valid(arguments):
+    def parsed():
+        found = config_parser().parse(arguments)
+        file = found.pop("config", None)
+        return resolve(*([load_file(file)] if file else []), nested(found))
+
+    judged(parsed)
+
+
+yaml_pieces = st.sampled_from(
+    ["lr", ": ", "\n", "  ", "- ", "[", "]", "{", "}", ",", "&a", "*a", "<<", "!!int ", "!!float "]
+    + ["!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!omap ", "!!pairs ", "!!null ", "? "]
+    + ["!!python/name:os.system ", "!x ", "%YAML 9.9\n", "---\n", "...\n", "|\n", ">\n", "'", '"']
+    + ["1_000", "0x", "0b1", "0o7", ".inf", ".nan", "12:30:45", "2026-13-45", "~", "#", "\t", "\\"]
+)
+json_pieces = st.sampled_from(
+    ['{"lr": ', "}", "[", "]", ",", ":", '"', "1", "1e999", "NaN", "-Infinity", "null", "true"]
+    + ["\\ud800", "\\u0000", " ", "\n", '"ppo"', '{"a":', "9" * 5000]
+)
+toml_pieces = st.sampled_from(
+    ["lr", " = ", "\n", "[ppo]\n", "[[ppo]]\n", "[env.kwargs]\n", '"', "'''", "1", "0x", "inf"]
+    + ["nan", "1979-05-27T07:32:00", "07:32:00", "{", "}", ".", ",", "true", "#", "9" * 5000, "\\u"]
+)
+PIECES = {".yaml": yaml_pieces, ".json": json_pieces, ".toml": toml_pieces}
+TAGS = ["", *(f"!!{kind} " for kind in ("int", "float", "bool", "timestamp", "binary", "null"))]
+scalar_texts = st.one_of(st.text(max_size=6), st.sampled_from(["''", "x", "[]", "{}", "-", "_"]))
+LINES = {
+    ".yaml": st.builds("{}: {}{}".format, st.sampled_from(NAMES), st.sampled_from(TAGS), scalar_texts),
+    ".json": st.builds('{{"{}": {}}}'.format, st.sampled_from(NAMES), scalar_texts),
+    ".toml": st.builds("{} = {}".format, st.sampled_from(NAMES), scalar_texts),
+}
+"""Lines that come nearer to being right, and so go deeper before they fail."""
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json", ".toml"])
+def test_a_file_of_any_content_is_refused_or_holds_names_and_values(tmp_path, suffix):
+    file = tmp_path / f"c{suffix}"
+    soup = st.lists(st.one_of(PIECES[suffix], st.text(max_size=4)), max_size=14).map("".join)
+    lines = st.lists(LINES[suffix], max_size=3).map("\n".join)
+    encoded = st.one_of(soup, lines).map(lambda text: text.encode("utf-8", "surrogatepass"))
+
+    @settings(max_examples=600, deadline=None)
+    @given(st.one_of(encoded, encoded, st.binary(max_size=200)))
+    def check(content):
+        file.write_bytes(content)
+        judged(lambda: resolve(load_file(file)))
+
+    check()
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_a_valid_file_with_bytes_changed_is_refused_or_valid(tmp_path, suffix):
+    file = tmp_path / f"c{suffix}"
+    plain = Config().as_dict()
+    whole = (yaml.safe_dump(plain) if suffix == ".yaml" else json.dumps(plain)).encode()
+    changes = st.lists(
+        st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), min_size=1, max_size=4
+    )
+
+    @EXAMPLES
+    @given(changes)
+    def check(found):
+        content = bytearray(whole)
+        for at, byte in found:
+            content[at] = byte
+        file.write_bytes(bytes(content))
+        judged(lambda: resolve(load_file(file)))
+
+    check()
+
+
+@pytest.mark.parametrize("depth", [10, 100, 300, 900, 980, 990, 1000, 5000])
+@pytest.mark.parametrize("key", ["lr", "unknown", "ppo", "hidden"])
+def test_nesting_of_any_depth_is_refused_with_a_sentence(tmp_path, depth, key):
+    file = tmp_path / "c.json"
+    for left, right in (("[", "]"), ('{"a":', "}")):
+        file.write_text(f'{{"{key}": {left * depth}1{right * depth}}}')
+        assert judged(lambda: resolve(load_file(file))) is None

@@ -1,0 +1,191 @@
+"""Evaluation: N seeds are N episodes, each counted once, and the same whenever they are played."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import paceline
+from paceline import evaluation
+from paceline.envs import env_maker
+
+
+@pytest.fixture(scope="module")
+def trained(shell_in, tmp_path_factory):
+    """A CartPole policy that is neither bad nor perfect, so that episodes differ in length."""
+    shell = shell_in(tmp_path_factory.mktemp("trained"))
+    shell.train("run", "--total-steps", "5000", "--save-every", "1500", "--eval-episodes", "2")
+    return shell
+
+
+def shown(ended):
+    """The numbers that `paceline eval` printed."""
+    assert ended.code == 0, ended
+    found = re.search(r"(\S+): mean (\S+) ± (\S+) over (\d+) episodes", ended.out)
+    return found[1], float(found[2]), float(found[3]), int(found[4])
+
+
+def episode(act, seed, env_id="CartPole-v1", **kwargs):
+    """One episode, played as anybody would: (return, length)."""
+    env = gym.make(env_id, **kwargs)
+    obs, _ = env.reset(seed=seed)
+    total, length, ended = 0.0, 0, False
+    while not ended:
+        obs, reward, terminated, truncated, _ = env.step(act(obs))
+        total, length, ended = total + float(reward), length + 1, terminated or truncated
+    env.close()
+    return total, length
+
+
+def test_a_run_is_evaluated_with_its_newest_checkpoint(trained):
+    ended = trained("eval", "run", "--episodes", "5")
+    env_id, mean, std, episodes = shown(ended)
+    result = paceline.evaluate(paceline.load(trained.folder / "run"), "CartPole-v1", 5)
+    assert (env_id, episodes) == ("CartPole-v1", 5)
+    assert (mean, std) == pytest.approx((result.mean, result.std), abs=0.006)
+    assert trained.run("run").checkpoints()[-1].name in ended.out
+
+
+def test_evaluation_is_the_same_twice(trained):
+    for more in ((), ("--sampled",)):
+        once, again = (trained("eval", "run", "--episodes", "5", *more) for _ in range(2))
+        assert once == again
+
+
+def test_a_single_checkpoint_is_evaluated(trained):
+    first, *_, last = trained.run("run").checkpoints()
+    scores = []
+    for path in (first, last):
+        ended = trained("eval", "--checkpoint", path, "--episodes", "5")
+        agent = paceline.load(path)
+        assert shown(ended)[1] == pytest.approx(
+            paceline.evaluate(agent, "CartPole-v1", 5).mean, abs=0.006
+        )
+        scores.append(agent.weights["policy.head.weight"].tolist())
+    assert scores[0] != scores[1]
+
+
+def test_sampled_actions_are_not_the_greedy_ones(trained):
+    agent = paceline.load(trained.folder / "run")
+    greedy = paceline.evaluate(agent, "CartPole-v1", 5)
+    sampled = paceline.evaluate(agent, "CartPole-v1", 5, sample=True)
+    assert greedy.seeds == sampled.seeds
+    assert greedy.returns != sampled.returns
+    assert shown(trained("eval", "run", "--episodes", "5", "--sampled"))[1] == pytest.approx(
+        sampled.mean, abs=0.006
+    )
+
+
+def test_an_environment_with_other_spaces_is_refused(trained):
+    for env_id, role in (("Acrobot-v1", "observations"), ("toy:chain", "observations")):
+        ended = trained("eval", "run", "--env-id", env_id)
+        assert ended.code == 2
+        assert role in ended.err
+        assert "Traceback" not in ended.err
+        assert len(ended.err.splitlines()) <= 4
+
+
+def test_another_environment_with_the_same_spaces_is_played(trained):
+    (trained.folder / "heavy.py").write_text(
+        "import gymnasium as gym\n"
+        "gym.register('Short-v0', 'gymnasium.envs.classic_control:CartPoleEnv',"
+        " max_episode_steps=7)\n"
+    )
+    env_id, mean, std, _ = shown(trained("eval", "run", "--env-id", "heavy:Short-v0"))
+    assert (env_id, mean, std) == ("heavy:Short-v0", 7.0, 0.0)
+
+
+def test_a_checkpoint_outside_a_run_needs_to_be_told_where_to_play(trained):
+    last = trained.run("run").checkpoints()[-1]
+    shutil.copytree(last, trained.folder / "policy")
+    ended = trained("eval", "--checkpoint", "policy", "--episodes", "3")
+    assert ended.code == 2
+    assert "--env-id" in ended.err
+    there = trained("eval", "--checkpoint", "policy", "--episodes", "3", "--env-id", "CartPole-v1")
+    inside = trained("eval", "--checkpoint", last, "--episodes", "3")
+    assert shown(there) == shown(inside)
+
+
+def test_evaluation_changes_nothing_in_the_run(trained):
+    def files():
+        return {p: p.stat().st_mtime_ns for p in (trained.folder / "run").rglob("*")}
+
+    before = files()
+    trained("eval", "run", "--episodes", "2")
+    assert files() == before
+
+
+def test_the_options_of_the_environment_hold_in_evaluation_too(shell):
+    flags = "--total-iters 1 --eval-episodes 2 --env.time-limit 6".split()
+    shell.train("run", *flags, "--env-id", "toy:constant", "--env.kwargs", '{"length": 50}')
+    assert shown(shell("eval", "run", "--episodes", "3"))[1] == 6.0
+
+
+@pytest.mark.parametrize("episodes", [1, 3, 16, 17, 40])
+def test_each_seed_is_one_episode_that_counts_once(trained, episodes):
+    """Against plain Gymnasium; a short episode must not let its column add another to the mean."""
+    agent = paceline.load(trained.folder / "run")
+    result = evaluation.run(agent, env_maker("CartPole-v1"), episodes)
+    played = [episode(agent.act, seed) for seed in result.seeds]
+    assert len(set(result.seeds)) == len(result.seeds) == episodes
+    assert result.returns == [total for total, _ in played]
+    assert result.length_mean == pytest.approx(np.mean([length for _, length in played]))
+    assert result.mean == pytest.approx(np.mean([total for total, _ in played]))
+    if episodes >= 16:
+        assert len(set(result.returns)) > 3  # else it would prove little
+
+
+class Countdown(gym.Env):
+    """Lasts as many steps as its seed says, 1 to 9, and pays one point for each."""
+
+    played: list[int]
+
+    def __init__(self):
+        self.observation_space = gym.spaces.Box(0, 10, (1,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        assert seed is not None
+        Countdown.played.append(seed)
+        self.left = seed % 9 + 1
+        return np.array([self.left], np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.array([self.left], np.float32), 1.0, self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("episodes", [1, 5, 16, 33, 100])
+def test_short_episodes_are_not_counted_more_often_than_long_ones(shell, episodes):
+    Countdown.played = []
+    folder = str(shell.folder / "run")
+    config = paceline.Config(
+        env_id=Countdown, total_iters=1, eval_episodes=1, output_dir=folder, track="none"
+    )
+    list(paceline.train(config))
+    Countdown.played = []
+    result = paceline.evaluate(paceline.load(folder), Countdown, episodes)
+    assert result.returns == [seed % 9 + 1 for seed in result.seeds]
+    assert set(result.seeds) <= set(Countdown.played)
+    assert len(set(result.seeds)) == episodes
+
+
+def test_an_episode_without_an_end_is_cut_off(shell, monkeypatch):
+    """Rather than evaluate for ever; the limit is lowered here to save time."""
+
+    class Endless(Countdown):
+        def step(self, action):
+            return np.zeros(1, np.float32), 1.0, False, False, {}
+
+    monkeypatch.setattr(evaluation, "NO_LIMIT", 300)
+    folder = str(shell.folder / "run")
+    Countdown.played = []
+    config = paceline.Config(
+        env_id=Endless, total_iters=1, eval_episodes=2, output_dir=folder, track="none"
+    )
+    list(paceline.train(config))
+    assert paceline.evaluate(paceline.load(folder), Endless, 2).returns == [300.0, 300.0]

@@ -1,0 +1,202 @@
+"""Actor and learner agree on every log-probability: for every space, before and after learning."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import paceline
+from paceline.build import build
+
+
+class Probe(gym.Env):
+    """Random observations of any kind, rewards that depend on the action, and both kinds of end.
+
+    Vectors have features on very different scales, which is what normalisers are for.
+    """
+
+    def __init__(self, observation="vector", action="discrete"):
+        self.kind = observation
+        self.observation_space = {
+            "vector": gym.spaces.Box(-np.inf, np.inf, (3,), np.float32),
+            "matrix": gym.spaces.Box(-np.inf, np.inf, (2, 3), np.float32),
+            "scalar": gym.spaces.Box(-np.inf, np.inf, (), np.float32),
+            "discrete": gym.spaces.Discrete(6, start=2),
+            "image": gym.spaces.Box(0, 255, (9, 8, 2), np.uint8),
+            "grey": gym.spaces.Box(0, 255, (8, 9), np.uint8),
+            "channels-first": gym.spaces.Box(0, 255, (2, 10, 9), np.uint8),
+        }[observation]
+        self.action_space = {
+            "discrete": gym.spaces.Discrete(3, start=1),
+            "box": gym.spaces.Box(np.float32([-2, 0]), np.float32([2, np.inf])),
+        }[action]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._look(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        reward = float(np.sum(action)) + self.np_random.normal()
+        terminated, truncated = self.np_random.random(2) < 0.1
+        return self._look(), reward, bool(terminated), bool(truncated), {}
+
+    def _look(self):
+        shape = self.observation_space.shape
+        if self.kind == "discrete":
+            return int(self.np_random.integers(2, 8))
+        if self.observation_space.dtype == np.uint8:
+            return self.np_random.integers(256, size=shape).astype(np.uint8)
+        scale = np.array([1.0, 100.0, 0.01]) if self.kind != "scalar" else 1.0
+        seen = self.np_random.normal(1.0, 2.0, size=shape) * scale
+        return np.asarray(seen, np.float32)
+
+
+CASES = [
+    (observation, action, normalize)
+    for observation in ("vector", "discrete", "image")
+    for action in ("discrete", "box")
+    for normalize in (False, True)
+    if observation == "vector" or not normalize
+]
+SHAPES = [("matrix", True), ("matrix", False), ("grey", False), ("channels-first", False)]
+
+
+def config_of(observation, action="discrete", **options):
+    defaults = {
+        "num_envs": 4,
+        "rollout_steps": 16,
+        "epochs": 2,
+        "minibatches": 2,
+        "lr": 3e-3,
+        "max_grad_norm": 100.0,
+        "threads": 1,
+        "device": "cpu",
+        "compile": "off",
+        "total_iters": 1000,
+        "hidden": (32, 32),
+        "env": {"kwargs": {"observation": observation, "action": action}},
+    }
+    return paceline.Config(env_id=Probe, **(defaults | options))
+
+
+def judged(learner, rollout):
+    """The learner's own log-probabilities of a rollout's actions."""
+    module = learner.module
+    with torch.no_grad():
+        inputs = module.inputs(torch.from_numpy(rollout.obs[:-1]).flatten(0, 1))
+        logp = module.predict(inputs, torch.from_numpy(rollout.action).flatten(0, 1)).logp
+    return logp.numpy().reshape(rollout.logp.shape)
+
+
+def learn(parts, updates):
+    """Turn the ring; returns the next rollout, acted by the newest weights."""
+    for _ in range(updates):
+        parts.learner.update(parts.sampler.collect(), 1.0)
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
+    return parts.sampler.collect()
+
+
+def assert_agreed_throughout(config):
+    with build(config) as parts:
+        rollout = parts.sampler.collect()
+        np.testing.assert_allclose(rollout.logp, judged(parts.learner, rollout), rtol=0, atol=1e-5)
+        before = parts.learner.flat.weights.clone()
+        rollout = learn(parts, 25)
+        assert (parts.learner.flat.weights - before).abs().max() > 0.01, "it should have learnt"
+        expected = judged(parts.learner, rollout)
+        error = np.abs(rollout.logp - expected) / (1 + np.abs(expected))
+        assert error.max() < 1e-4
+
+
+@pytest.mark.parametrize(("observation", "action", "normalize"), CASES)
+def test_actor_and_learner_agree_on_log_probabilities(observation, action, normalize):
+    assert_agreed_throughout(config_of(observation, action, normalize_obs=normalize))
+
+
+@pytest.mark.parametrize(("observation", "normalize"), SHAPES)
+def test_actor_and_learner_agree_on_observations_of_other_shapes(observation, normalize):
+    assert_agreed_throughout(config_of(observation, normalize_obs=normalize))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_actor_and_learner_agree_on_a_scalar_observation(normalize):
+    """A Box of shape () is a legal Gymnasium space."""
+    assert_agreed_throughout(config_of("scalar", normalize_obs=normalize))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize("hidden", [(), (16,), (16, 8, 8)])
+@pytest.mark.parametrize("observation", ["vector", "discrete"])
+def test_actor_and_learner_agree_for_every_network(observation, hidden, activation):
+    assert_agreed_throughout(config_of(observation, hidden=hidden, activation=activation))
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_actor_and_learner_agree_on_real_environments(env_id, shared):
+    options = {"normalize_obs": True} if env_id != "FrozenLake-v1" else {}
+    config = config_of("vector", shared_trunk=shared, **options)
+    values = config.as_dict() | {"env_id": env_id, "env": {}, "normalize_return": True}
+    assert_agreed_throughout(paceline.Config(**values))
+
+
+def test_stored_log_probability_is_the_density_of_the_action_as_drawn():
+    """Not of what the environment saw, which was stretched and clipped."""
+    with build(config_of("vector", "box")) as parts:
+        rollout = learn(parts, 5)
+        with torch.no_grad():
+            mean, _ = parts.learner.module(torch.from_numpy(rollout.obs[:-1]).flatten(0, 1))
+        std = parts.learner.module.policy.log_std.detach().exp().double().numpy()
+        action = rollout.action.astype(np.float64)
+        assert np.abs(action).max() > 1, "some draw should lie beyond the bounds"
+        z = (action - mean.double().numpy().reshape(action.shape)) / std
+        density = np.exp(-(z**2) / 2) / (std * np.sqrt(2 * np.pi))
+        np.testing.assert_allclose(rollout.logp, np.log(density).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("observation", "action", "normalize"), CASES)
+def test_the_first_minibatch_of_an_update_sees_a_ratio_of_one(observation, action, normalize):
+    """With one epoch and one minibatch, the update's own KL is that of its first minibatch."""
+    config = config_of(
+        observation, action, normalize_obs=normalize, epochs=1, minibatches=1, lr=1e-2
+    )
+    with build(config) as parts:
+        for _ in range(8):
+            rollout = parts.sampler.collect()
+            ratio = np.exp(judged(parts.learner, rollout) - rollout.logp)
+            assert np.abs(ratio - 1).max() < 1e-4
+            metrics = parts.learner.update(rollout, 1.0)
+            assert abs(metrics["approx_kl"]) < 1e-6
+            assert metrics["clip_frac"] == 0
+            parts.sampler.publish(parts.learner.weights, parts.learner.version)
+
+
+def test_a_stale_normalizer_would_be_noticed():
+    """The statistics do move between updates, so that the test above can fail."""
+    config = config_of("vector", normalize_obs=True, epochs=1, minibatches=1, lr=1e-2)
+    with build(config) as parts:
+        stale = parts.learner.module.obs_mean.clone()
+        rollout = learn(parts, 3)
+        parts.learner.module.obs_mean.copy_(stale)
+        assert np.abs(np.exp(judged(parts.learner, rollout) - rollout.logp) - 1).max() > 1e-3
+
+
+@pytest.mark.parametrize("observation", ["discrete", "image"])
+def test_normalising_what_is_no_vector_is_refused(observation):
+    with (
+        pytest.raises(paceline.BadInput, match="normalize_obs"),
+        build(config_of(observation, normalize_obs=True)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("observation", ["vector", "discrete", "image"])
+def test_a_blank_rollout_for_the_compiler_can_be_judged(observation):
+    """Also where zero is not an observation, as with a Discrete that starts at 2."""
+    with build(config_of(observation)) as parts:
+        before = parts.learner.flat.storage.clone()
+        parts.learner.warm_up(parts.sampler.blank())
+        assert torch.equal(parts.learner.flat.storage, before)

@@ -1,0 +1,265 @@
+"""Environments that raise, or return what no policy can learn from."""
+
+from __future__ import annotations
+
+import logging
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from sampling import collected, copied, made_by, sampler_of
+
+import paceline
+from paceline.envs.columns import MAX_FAILURES
+from paceline.errors import EnvironmentFailed
+from paceline.rollout import Episode
+
+
+class Counting(gym.Env):
+    """Counts its steps, up to `length`; the observation is (time, number of this environment).
+
+    `faults` maps (number of the environment, time) to what goes wrong there. Environments are
+    numbered in the order in which they are made; a rebuilt one has a number of its own.
+    """
+
+    made = 0
+
+    def __init__(self, faults=None, length=1000, kind="box"):
+        self.faults, self.length, self.kind = faults or {}, length, kind
+        self.action_space = gym.spaces.Discrete(2)
+        self.observation_space = (
+            gym.spaces.Discrete(length + 1, start=0)
+            if kind == "discrete"
+            else gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        )
+        self.number = Counting.made
+        Counting.made += 1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._look(), {}
+
+    def step(self, action):
+        self.time += 1
+        observation = self._look()
+        reward = np.nan if self._fault() == "nan reward" else 1.0
+        return observation, reward, False, self.time >= self.length, {}
+
+    def _fault(self):
+        always = self.faults.get(("any", self.time))
+        return self.faults.get((self.number, self.time), always)
+
+    def _look(self):
+        fault = self._fault()
+        if fault == "raise":
+            raise RuntimeError("the wheel came off")
+        if self.kind == "discrete":
+            return self.time if fault is None else self.length + 1
+        if fault == "shape":
+            return np.zeros(3, np.float32)
+        if fault == "nan obs":
+            return np.array([self.time, np.nan], np.float32)
+        return np.array([self.time, self.number], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _numbered_from_zero():
+    Counting.made = 0
+
+
+def test_an_environment_that_raises_once_is_rebuilt_and_goes_on():
+    faults = {(1, 6): "raise"}  # column 1, sixth step: row 5
+    (broken,), episodes = collected(made_by(Counting, faults=faults), 12)
+    Counting.made = 0
+    (whole,), _ = collected(made_by(Counting), 12)
+    assert np.argwhere(~broken["valid"]).tolist() == [[5, 1]]
+    assert np.argwhere(broken["truncated"]).tolist() == [[4, 1]]
+    assert not broken["terminated"].any()
+    assert np.argwhere(broken["first"]).tolist() == [[0, 0], [0, 1], [0, 2], [6, 1]]
+    assert broken["reward"][5, 1] == 0
+    assert broken["obs"][:, 1, 0].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 6]
+    assert broken["obs"][:, 1, 1].tolist() == [1] * 6 + [3] * 7  # the fourth one ever made
+    assert episodes == [Episode(1, 5.0, 5)]
+    for column in (0, 2):
+        for name in ("obs", "reward", "valid", "truncated"):
+            np.testing.assert_array_equal(broken[name][:, column], whole[name][:, column])
+
+
+def test_the_first_failure_is_told_with_its_column_its_step_and_its_cause(caplog):
+    with caplog.at_level(logging.WARNING, "paceline"):
+        collected(made_by(Counting, faults={(1, 6): "raise"}), 12, first_column=40)
+    (record,) = caplog.records
+    assert "column 41" in record.getMessage()
+    assert "step 5 " in record.getMessage()
+    assert "the wheel came off" in caplog.text
+
+
+def test_a_failure_in_a_rollouts_first_row_ends_nothing_that_was_handed_over():
+    sampler, envs = sampler_of(made_by(Counting, faults={(0, 5): "raise"}), 4, columns=1)
+    before = copied(sampler.collect())
+    rollout = sampler.collect()
+    assert not before["truncated"].any()
+    assert rollout.valid[:, 0].tolist() == [False, True, True, True]
+    assert rollout.first[:, 0].tolist() == [False, True, False, False, False]
+    assert not rollout.done.any()
+    assert rollout.episodes == []
+    assert rollout.obs[:, 0, 0].tolist() == [4, 0, 1, 2, 3]
+    assert envs.failures == 1
+    sampler.close()
+
+
+def test_a_failure_right_after_a_reset_truncates_no_row_that_only_reset():
+    """Environment 0 ends after 3 steps, resets in row 3, and raises in row 4."""
+
+    class Twice(Counting):
+        episodes = 0
+
+        def reset(self, **options):
+            self.episodes += 1
+            return super().reset(**options)
+
+        def _look(self):
+            if self.number == 0 and self.episodes == 2 and self.time == 1:
+                raise RuntimeError
+            return super()._look()
+
+    (rollout,), episodes = collected(made_by(Twice, length=3), 9, columns=1)
+    assert rollout["valid"][:, 0].tolist() == [True] * 3 + [False] * 2 + [True] * 3 + [False]
+    assert np.flatnonzero(rollout["truncated"]).tolist() == [2, 7]
+    assert np.flatnonzero(rollout["first"]).tolist() == [0, 4, 5, 9]
+    assert [episode.length for episode in episodes] == [3, 3]
+
+
+def test_an_environment_that_cannot_even_reset_after_failing_waits_invalidly():
+    """Environment 0 raises in row 2, and 1, 2 in their resets; 3 works."""
+    faults = {(0, 3): "raise", (1, 0): "raise", (2, 0): "raise"}
+    (rollout,), _ = collected(made_by(Counting, faults=faults), 8, columns=1)
+    assert rollout["valid"][:, 0].tolist() == [True, True, False, False, False, True, True, True]
+    assert np.flatnonzero(rollout["truncated"]).tolist() == [1]
+    assert np.flatnonzero(rollout["first"]).tolist() == [0, 5]
+    assert rollout["obs"][:, 0, 0].tolist() == [0, 1, 2, 2, 2, 0, 1, 2, 3]
+
+
+def test_failures_far_apart_are_forgiven_for_ever():
+    """One every 150 steps, more often than the limit on failures in a row."""
+    sampler, envs = sampler_of(made_by(Counting, faults={("any", 150): "raise"}), 400, columns=1)
+    for _ in range(4):
+        sampler.collect()
+    assert envs.failures > MAX_FAILURES
+    sampler.close()
+
+
+@pytest.mark.parametrize("when", [0, 1, 3])
+def test_an_environment_that_always_raises_fails_with_its_column_and_cause(when):
+    class Second(Counting):
+        """The environment of column 1, and all that replace it, raise."""
+
+        def _fault(self):
+            return None if self.number in (0, 2) else super()._fault()
+
+    make = made_by(Second, faults={("any", when): "raise"})
+    with pytest.raises(EnvironmentFailed) as failure:
+        collected(make, 100, first_column=20)
+    message = str(failure.value)
+    assert "column 21" in message
+    assert f"{MAX_FAILURES} times in a row" in message
+    assert "RuntimeError: the wheel came off" in message
+    assert "test_broken_envs.py" in message
+
+
+def test_an_environment_that_cannot_be_rebuilt_fails_with_its_column():
+    class Once(Counting):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            if self.number > 2:
+                raise OSError("no more licences")
+
+    make = made_by(Once, faults={(1, 3): "raise"})
+    with pytest.raises(EnvironmentFailed, match=r"column 1,.*can't be rebuilt.*no more licences"):
+        collected(make, 10)
+
+
+def test_an_environment_that_cannot_be_made_fails_with_its_cause():
+    def impossible():
+        raise OSError("no display")
+
+    with pytest.raises(EnvironmentFailed, match="can't be made: OSError: no display"):
+        collected(made_by(impossible), 10)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "shown"),
+    [
+        ("nan obs", "box", "observation [ 3. nan]"),
+        ("nan reward", "box", "reward nan"),
+        ("out of range", "discrete", "observation 1001"),
+    ],
+)
+@pytest.mark.parametrize("steps", [2, 8], ids=["in a later rollout", "in the first rollout"])
+def test_what_no_policy_can_learn_from_is_named_with_column_and_step(fault, kind, shown, steps):
+    make = made_by(Counting, faults={(1, 3): fault}, kind=kind)
+    with pytest.raises(EnvironmentFailed) as failure:
+        collected(make, steps, rollouts=5, first_column=30)
+    message = str(failure.value)
+    assert "column 31 " in message
+    assert "step 3 " in message
+    assert shown in message
+
+
+def test_a_bad_value_in_a_later_episode_is_named_with_the_step_of_that_episode():
+    """Environment 0 is made anew after step 5, and number 1 goes wrong at its step 2."""
+    make = made_by(Counting, faults={(0, 6): "raise", (1, 2): "nan obs"})
+    with pytest.raises(EnvironmentFailed, match=r"column 0 .*step 2 "):
+        collected(make, 20, columns=1)
+
+
+def test_a_nan_in_the_very_first_observation_is_named():
+    with pytest.raises(EnvironmentFailed, match=r"column 2 .*step 0 "):
+        collected(made_by(Counting, faults={(2, 0): "nan obs"}), 5)
+
+
+def test_a_discrete_observation_below_its_start_is_named():
+    class Below(gym.Env):
+        observation_space = gym.spaces.Discrete(3, start=5)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return 5, {}
+
+        def step(self, action):
+            return 4, 0.0, False, False, {}
+
+    with pytest.raises(EnvironmentFailed, match=r"column 0 .*observation 4 at step 1 "):
+        collected(made_by(Below), 5)
+
+
+def test_a_changed_observation_shape_is_named_with_column_and_step():
+    make = made_by(Counting, faults={("any", 2): "shape"})
+    with pytest.raises(EnvironmentFailed) as failure:
+        collected(make, 100, columns=1, first_column=8)
+    message = str(failure.value)
+    assert "column 8, step 1 of its episode" in message
+    assert "(3,), not (2,)" in message
+
+
+def test_rewards_and_observations_of_any_finite_size_are_accepted():
+    class Huge(Counting):
+        def step(self, action):
+            _, _, terminated, truncated, info = super().step(action)
+            return np.full(2, 3e38, np.float32), -3e38, terminated, truncated, info
+
+    ((rollout,), _) = collected(made_by(Huge), 5)
+    assert (rollout["reward"] == np.float32(-3e38)).all()
+
+
+def test_training_on_an_environment_that_never_resets_says_so(tmp_path):
+    config = paceline.Config(
+        env_id=lambda: Counting(faults={("any", 0): "raise"}),
+        output_dir=str(tmp_path / "run"),
+        track="none",
+        total_iters=1,
+        compile="off",
+    )
+    with pytest.raises(EnvironmentFailed, match="the wheel came off"):
+        list(paceline.train(config))

@@ -1,0 +1,115 @@
+"""make_vec: the vector environment alone."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import paceline
+from paceline.envs.columns import episode_seed
+
+
+class Closing(gym.Env):
+    """Remembers which of its kind are open."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    opened: list[Closing] = []  # noqa: RUF012
+
+    def __init__(self):
+        self.opened.append(self)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    def close(self):
+        self.opened.remove(self)
+
+
+def test_leaving_the_context_closes_every_environment():
+    with paceline.make_vec(Closing, 3) as envs:
+        envs.reset()
+        assert len(Closing.opened) == 3
+    assert Closing.opened == []
+
+
+def test_an_error_inside_the_context_closes_every_environment():
+    with pytest.raises(ZeroDivisionError), paceline.make_vec(Closing, 3):
+        raise ZeroDivisionError
+    assert Closing.opened == []
+
+
+def test_one_environment_that_fails_to_close_does_not_keep_the_others_open():
+    class Stubborn(Closing):
+        def close(self):
+            super().close()
+            raise RuntimeError("no")
+
+    with paceline.make_vec(Stubborn, 3):
+        pass
+    assert Closing.opened == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_a_wrong_number_of_actions_is_refused_before_anything_is_stepped(count):
+    with paceline.make_vec("CartPole-v1", 3) as envs:
+        envs.reset()
+        with pytest.raises(paceline.BadInput, match=f"{count} actions for 3 environments"):
+            envs.step([0] * count)
+        # Nothing moved: the first real step is the first of each episode.
+        twin = gym.make("CartPole-v1")
+        twin.reset(seed=episode_seed(0, 0, 0))
+        np.testing.assert_array_equal(envs.step([1, 1, 1]).obs[0], twin.step(1)[0])
+
+
+def test_stepping_before_a_reset_is_refused():
+    with (
+        paceline.make_vec("CartPole-v1", 1) as envs,
+        pytest.raises(paceline.BadInput, match="reset"),
+    ):
+        envs.step([0])
+
+
+def test_no_environments_at_all_are_refused():
+    with pytest.raises(paceline.BadInput, match="num_envs is 0"):
+        paceline.make_vec("CartPole-v1", 0)
+
+
+def test_steps_follow_the_next_step_contract():
+    with paceline.make_vec("toy:constant", 2, kwargs={"length": 3}) as envs:
+        obs = envs.reset()
+        assert obs.shape == (2, 1)
+        rows = [envs.step([0, 1]) for _ in range(8)]
+    assert [row.valid.tolist() for row in rows] == [[v, v] for v in [1, 1, 1, 0, 1, 1, 1, 0]]
+    assert [bool(row.truncated[0]) for row in rows] == [v == 1 for v in [0, 0, 1, 0, 0, 0, 1, 0]]
+    assert [float(row.reward[0]) for row in rows] == [1, 1, 1, 0, 1, 1, 1, 0]
+    assert not any(row.terminated.any() for row in rows)
+
+
+def test_returned_arrays_are_the_callers_own():
+    with paceline.make_vec("CartPole-v1", 2) as envs:
+        first = envs.reset()
+        kept = first.copy()
+        step = envs.step(np.array([0, 1]))
+        later = step.obs.copy()
+        envs.step(np.array([1, 0]))
+        np.testing.assert_array_equal(first, kept)
+        np.testing.assert_array_equal(step.obs, later)
+
+
+def test_box_actions_reach_the_environment_as_they_are():
+    """make_vec speaks the environment's own action space: no stretching, no clipping."""
+    with paceline.make_vec("Pendulum-v1", 2, seed=9) as envs:
+        envs.reset()
+        actions = np.array([[1.5], [-0.5]], np.float32)
+        step = envs.step(actions)
+    for i in range(2):
+        twin = gym.make("Pendulum-v1")
+        twin.reset(seed=episode_seed(9, i, 0))
+        obs, reward, *_ = twin.step(actions[i])
+        np.testing.assert_array_equal(step.obs[i], obs)
+        assert step.reward[i] == np.float32(reward)

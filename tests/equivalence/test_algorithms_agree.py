@@ -1,0 +1,234 @@
+"""One algorithm or one form of a batch must learn the same as another that is equal on paper."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import paceline
+from paceline.algorithms.a2c import A2C
+from paceline.algorithms.ppo import PPO
+from paceline.build import build
+from paceline.envs import env_maker
+from paceline.envs.columns import EnvColumns
+from paceline.learner import Learner, Plan
+from paceline.policy.actor import make_actor
+from paceline.policy.network import NetworkSpec
+from paceline.samplers.serial import Serial
+from paceline.step import compiler_missing
+from paceline.sync.local import Local
+
+GAMMA, LAMBDA = 0.97, 0.9
+
+
+def config_of(env_id, **options):
+    return paceline.Config(
+        env_id=env_id,
+        preset="none",
+        num_envs=4,
+        rollout_steps=16,
+        gamma=GAMMA,
+        device="cpu",
+        threads=1,
+        total_iters=1000,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("normalize", ["none", "rollout"])
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a2c_is_ppo_with_one_epoch_and_one_minibatch(env_id, optimizer, normalize):
+    """The ratio is then 1, and its gradient that of the log-probability (FACTS 1.6)."""
+    same = {"optimizer": optimizer, "lr": 1e-3, "epochs": 1, "minibatches": 1, "compile": "off"}
+    terms = {"gae_lambda": LAMBDA, "entropy_coef": 0.01, "normalize_advantage": normalize}
+    a2c = config_of(env_id, algo="a2c", a2c=terms, **same)
+    ppo = config_of(env_id, algo="ppo", ppo=terms, **same)
+    with build(a2c) as ours, build(ppo) as theirs:
+        start = ours.learner.flat.weights.clone()
+        for _ in range(10):
+            rollout = ours.sampler.collect()
+            ours.learner.update(rollout, 1.0)
+            theirs.learner.update(rollout, 1.0)
+            ours.sampler.publish(ours.learner.weights, ours.learner.version)
+        moved = (ours.learner.flat.weights - start).abs().max()
+        assert moved > 5e-3
+        torch.testing.assert_close(
+            theirs.learner.flat.weights, ours.learner.flat.weights, rtol=0, atol=1e-5
+        )
+
+
+class Descend:
+    """An optimiser whose step is the gradient itself, so that it can be read off the weights."""
+
+    moments = 0
+
+    def numbers(self, lr, count):
+        return lr, 0.0
+
+    def step(self, flat, grad, state, rate, floor):
+        flat.sub_(grad * rate)
+
+
+def same_step_columns(rollout):
+    """The rollout as an environment with same-step autoreset and final observations gives it.
+
+    Each column is a list of (obs, action, logp, reward, terminated, truncated, final obs), the
+    next entry's obs being the reset one; and the observation that its last row led to.
+    """
+    columns = []
+    for i in range(rollout.columns):
+        rows = []
+        for t in range(rollout.steps):
+            if not rollout.valid[t, i]:
+                continue
+            terminated, truncated = rollout.terminated[t, i], rollout.truncated[t, i]
+            final = rollout.obs[t + 1, i] if terminated or truncated else None
+            rows.append(
+                (
+                    rollout.obs[t, i],
+                    rollout.action[t, i],
+                    rollout.logp[t, i],
+                    rollout.reward[t, i],
+                    terminated,
+                    truncated,
+                    final,
+                )
+            )
+        columns.append((rows, rollout.obs[-1, i]))
+    return columns
+
+
+def same_step_targets(columns, value_of):
+    """Advantages and returns by the usual loop, with one more forward pass at every end."""
+    advantages, returns = [], []
+    for rows, last in columns:
+        advantage, found = 0.0, []
+        for k in range(len(rows) - 1, -1, -1):
+            obs, _, _, reward, terminated, truncated, final = rows[k]
+            if final is not None:
+                successor = value_of(final)
+            else:
+                successor = value_of(rows[k + 1][0] if k + 1 < len(rows) else last)
+            value = value_of(obs)
+            delta = reward + (0.0 if terminated else GAMMA * successor) - value
+            ended = terminated or truncated
+            advantage = delta + (0.0 if ended else GAMMA * LAMBDA * advantage)
+            found.append((advantage, advantage + value))
+        for advantage, target in reversed(found):
+            advantages.append(advantage)
+            returns.append(target)
+    return np.array(advantages), np.array(returns)
+
+
+def same_step_gradient(module, columns, kind):
+    """Of the textbook loss, averaged over all rows, with entropy and half the squared error."""
+
+    def value_of(obs):
+        with torch.no_grad():
+            return float(module(torch.from_numpy(np.asarray(obs)[None]))[1])
+
+    advantage, target = (torch.from_numpy(a) for a in same_step_targets(columns, value_of))
+    advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+    rows = [row for rows, _ in columns for row in rows]
+    obs = torch.from_numpy(np.stack([row[0] for row in rows]))
+    action = torch.from_numpy(np.stack([row[1] for row in rows]))
+    old = torch.from_numpy(np.stack([row[2] for row in rows]))
+    parameters, value = module(obs)
+    if action.ndim == 1:
+        policy = torch.distributions.Categorical(logits=parameters)
+        logp, entropy = policy.log_prob(action), policy.entropy()
+    else:
+        policy = torch.distributions.Normal(parameters, module.policy.log_std.exp())
+        logp, entropy = policy.log_prob(action).sum(-1), policy.entropy().sum(-1)
+    if kind is PPO:
+        ratio = (logp - old).exp()
+        limited = ratio.clamp(0.8, 1.2)
+        gain = torch.min(ratio * advantage, limited * advantage)
+    else:
+        gain = logp * advantage
+    error = (value.squeeze(-1) - target).square()
+    loss = (-gain + 0.5 * 0.5 * error - 0.01 * entropy).mean()
+    return torch.autograd.grad(loss, list(module.parameters()))
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize(
+    ("env_id", "limit"), [("CartPole-v1", 12), ("Pendulum-v1", 7), ("FrozenLake-v1", 5)]
+)
+def test_masked_next_step_gradients_are_those_of_same_step_with_final_observations(
+    env_id, limit, kind
+):
+    """The acting policy differs from the learner's, so that PPO's ratio is not 1."""
+    columns = EnvColumns(env_maker(env_id, time_limit=limit), 4, 0)
+    network = NetworkSpec(columns.obs_spec, columns.act_spec, (16, 16))
+    terms = {"gae_lambda": LAMBDA, "entropy_coef": 0.01, "normalize_advantage": "rollout"}
+    plan = Plan(
+        epochs=1,
+        minibatches=1,
+        gamma=GAMMA,
+        lr=1.0,
+        anneal_lr=False,
+        max_grad_norm=1e9,
+        normalize_return=False,
+        seed=0,
+    )
+    cpu = torch.device("cpu")
+    learner = Learner(network, kind(**terms), Descend(), Local(), plan, 4, cpu)
+    sampler = Serial(columns, make_actor(network, 4), 61, 0)
+    noise = np.random.default_rng(0).normal(scale=0.3, size=learner.weights.shape)
+    sampler.publish(learner.weights + noise.astype(np.float32), 0)
+    rollout = sampler.collect()
+    assert rollout.truncated.sum() >= 4
+    assert (~rollout.valid).sum() >= 8
+
+    twin = copy.deepcopy(learner.module)
+    before = [parameter.detach().clone() for parameter in learner.module.parameters()]
+    metrics = learner.update(rollout, 1.0)
+    sampler.close()
+    if kind is PPO:
+        assert metrics["clip_frac"] > 0, "the clip should be at work"
+    expected = same_step_gradient(twin, same_step_columns(rollout), kind)
+    after = learner.module.named_parameters()
+    for old, (name, new), gradient in zip(before, after, expected, strict=True):
+        found = old - new.detach()
+        torch.testing.assert_close(
+            found, gradient.float(), rtol=1e-4, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.fixture
+def _compiler(monkeypatch, tmp_path):
+    if missing := compiler_missing():
+        pytest.skip(missing)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("_compiler")
+@pytest.mark.parametrize(("env_id", "algo"), [("Pendulum-v1", "ppo"), ("FrozenLake-v1", "a2c")])
+def test_a_compiled_step_learns_what_the_eager_one_learns(env_id, algo):
+    options = {"algo": algo, "lr": 1e-3}
+    if algo == "ppo":
+        terms = {"entropy_coef": 0.01, "anneal_clip": True, "normalize_advantage": "minibatch"}
+        options |= {"epochs": 2, "minibatches": 2, "ppo": terms}
+    with (
+        build(config_of(env_id, compile="off", **options)) as eager,
+        build(config_of(env_id, compile="on", **options)) as compiled,
+    ):
+        assert compiled.choices.compiled
+        assert not eager.choices.compiled
+        weights, twins = eager.learner.flat.weights, compiled.learner.flat.weights
+        start = weights.clone()
+        assert torch.equal(start, twins), "compiling must learn nothing"
+        for update in range(5):
+            rollout = eager.sampler.collect()
+            remaining = 1.0 - update / 5
+            ours = eager.learner.update(rollout, remaining)
+            theirs = compiled.learner.update(rollout, remaining)
+            assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-5)
+            eager.sampler.publish(eager.learner.weights, eager.learner.version)
+        assert (weights - start).abs().max() > 2e-3
+        torch.testing.assert_close(twins, weights, rtol=0, atol=1e-5)

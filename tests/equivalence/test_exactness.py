@@ -1,0 +1,244 @@
+"""To the bit: the same seed, a restored sampler, and columns spread over blocks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import paceline
+from paceline.build import build
+from paceline.envs import env_maker
+from paceline.envs.columns import EnvColumns
+from paceline.envs.toy import Constant
+from paceline.policy.actor import make_actor
+from paceline.policy.network import NetworkSpec
+from paceline.samplers.serial import ARRAYS, Serial
+
+
+def config_of(env_id, kwargs=None, **options):
+    defaults = {
+        "preset": "none",
+        "num_envs": 3,
+        "rollout_steps": 16,
+        "device": "cpu",
+        "threads": 1,
+        "compile": "off",
+        "total_iters": 1000,
+        "minibatches": 4,
+        "env": {"kwargs": kwargs or {}},
+    }
+    return paceline.Config(env_id=env_id, **(defaults | options))
+
+
+def snapshot(rollout):
+    """All of a rollout as bytes, with its episodes."""
+    arrays = {name: getattr(rollout, name).tobytes() for name in ARRAYS}
+    return arrays | {"episodes": rollout.episodes}
+
+
+def turn(parts):
+    """One turn of the ring; returns what was sampled."""
+    rollout = parts.sampler.collect()
+    seen = snapshot(rollout)
+    parts.learner.update(rollout, 1.0)
+    parts.sampler.publish(parts.learner.weights, parts.learner.version)
+    return seen
+
+
+RUNS = {
+    "CartPole": ("CartPole-v1", {}, {"normalize_obs": True, "normalize_return": True}),
+    "Pendulum": ("Pendulum-v1", {}, {"normalize_return": True}),
+    "a2c": ("CartPole-v1", {}, {"algo": "a2c", "minibatches": 1}),
+    "image": ("toy:identity", {"image": True}, {}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_same_seed_gives_the_same_weights_to_the_bit(name):
+    env_id, kwargs, options = RUNS[name]
+    results = []
+    for seed in (3, 3, 4):
+        with build(config_of(env_id, kwargs, seed=seed, **options)) as parts:
+            rollouts = [turn(parts) for _ in range(4)]
+            results.append((rollouts, parts.learner.state()))
+    (one, ours), (again, theirs), (_, others) = results
+    assert one == again
+    for key in ours:
+        assert ours[key].tobytes() == theirs[key].tobytes(), key
+    assert ours["storage"].tobytes() != others["storage"].tobytes()
+
+
+SAMPLED = {
+    "CartPole": ("CartPole-v1", {}, 16),
+    "CartPole-limited": ("CartPole-v1", {"max_episode_steps": 37}, 16),
+    "Pendulum": ("Pendulum-v1", {}, 32),  # 200 steps: episodes span several rollouts
+    "image": ("toy:identity", {"image": True}, 8),
+    "FrozenLake": ("FrozenLake-v1", {}, 16),
+    "just ended": ("toy:constant", {"length": 5}, 5),  # the first rollout ends with its episodes
+}
+
+
+def restored(config, weights, state):
+    """A sampler of its own that goes on from `state`, which passes through a file's types."""
+    context = build(config)
+    parts = context.__enter__()
+    arrays = {name: np.array(array) for name, array in state.items()}
+    assert parts.sampler.restore(arrays) == []
+    parts.sampler.publish(weights, 0)
+    return context, parts.sampler
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("before", [0, 1, 2, 7])
+def test_a_restored_sampler_goes_on_as_if_it_had_never_stopped(name, before):
+    env_id, kwargs, steps = SAMPLED[name]
+    config = config_of(env_id, kwargs, rollout_steps=steps, minibatches=1)
+    with build(config) as parts:
+        sampler, weights = parts.sampler, parts.learner.weights
+        sampler.begin()
+        for _ in range(before):
+            sampler.collect()
+        state = sampler.state()
+        expected = [snapshot(sampler.collect()) for _ in range(3)]
+        last = sampler.state()
+    context, twin = restored(config, weights, state)
+    assert_same_state(twin.state(), state)
+    assert [snapshot(twin.collect()) for _ in range(3)] == expected
+    assert_same_state(twin.state(), last)
+    context.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("before", [0, 1, 4])
+def test_the_state_before_the_last_rollout_gives_that_rollout_again(name, before):
+    env_id, kwargs, steps = SAMPLED[name]
+    config = config_of(env_id, kwargs, rollout_steps=steps, minibatches=1)
+    with build(config) as parts:
+        sampler, weights = parts.sampler, parts.learner.weights
+        sampler.begin()
+        for _ in range(before):
+            sampler.collect()
+        now = sampler.state()
+        expected = snapshot(sampler.collect())
+        state = sampler.state(before_last=True)
+    assert_same_state(state, now)
+    context, twin = restored(config, weights, state)
+    assert snapshot(twin.collect()) == expected
+    assert_same_state(twin.state(before_last=True), now)
+    context.__exit__(None, None, None)
+
+
+def assert_same_state(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes(), name
+
+
+def test_a_state_holds_the_actions_of_open_episodes_and_no_more():
+    """Pendulum's episodes of 200 steps never end at once with rollouts of 32."""
+    config = config_of("Pendulum-v1", rollout_steps=32, minibatches=1)
+    with build(config) as parts:
+        for rollouts in range(1, 20):
+            parts.sampler.collect()
+            state = parts.sampler.state()
+            rows = 32 * rollouts
+            # 200 steps and 1 reset row make an episode; every column is at the same place.
+            open_steps = 0 if rows % 201 == 200 else rows % 201
+            assert len(state["actions"]) == 3 * open_steps
+            assert parts.sampler.replay_length() == 3 * open_steps
+
+
+class Unsteady(Constant):
+    """Its observations depend on when it was made, which no seed can bring back."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__(length=50)
+        Unsteady.made += 1
+        self.number = Unsteady.made
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return obs * np.float32(1 + self.number // 3 * (self.number % 3 == 1)), *rest
+
+
+def test_a_column_that_does_not_replay_to_its_observation_is_named():
+    Unsteady.made = 0
+    config = config_of(Unsteady, rollout_steps=4, minibatches=1)
+    with build(config) as parts:
+        parts.sampler.collect()
+        state = parts.sampler.state()
+    with build(config) as parts:
+        assert parts.sampler.restore(state) == [0]
+
+
+def test_a_failed_environment_does_not_disturb_a_restore():
+    """The rebuilt environment's episode is replayed like any other."""
+
+    class Fragile(gym.make("CartPole-v1").unwrapped.__class__):
+        steps = 0
+
+        def step(self, action):
+            Fragile.steps += 1
+            if Fragile.steps == 31:
+                raise RuntimeError
+            return super().step(action)
+
+    config = config_of(Fragile)
+    with build(config) as parts:
+        weights = parts.learner.weights
+        parts.sampler.collect()
+        state = parts.sampler.state()
+        expected = snapshot(parts.sampler.collect())
+    context, twin = restored(config, weights, state)
+    assert snapshot(twin.collect()) == expected
+    context.__exit__(None, None, None)
+
+
+def block(make, columns, first_column, hidden, steps=24, seed=2):
+    """Rollouts of some columns of a run, acted with weights that are always the same."""
+    envs = EnvColumns(make, columns, seed, first_column)
+    network = NetworkSpec(envs.obs_spec, envs.act_spec, hidden)
+    sizes = [network.obs.size, *hidden, network.act.size]
+    size = sum(a * b + b for a, b in pairwise(sizes))
+    size += network.act.size * (network.act.kind == "box")
+    actor = make_actor(network, columns)
+    sampler = Serial(envs, actor, steps, seed)
+    weights = np.random.default_rng(0).normal(scale=0.5, size=size)
+    sampler.publish(weights.astype(np.float32), 0)
+    rollouts = []
+    for _ in range(3):
+        rollout = sampler.collect()
+        arrays = {name: getattr(rollout, name).copy() for name in ARRAYS if name != "version"}
+        rollouts.append((arrays, rollout.episodes))
+    sampler.close()
+    return rollouts
+
+
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "toy:identity", "toy:chain"])
+def test_two_blocks_of_columns_sample_what_one_block_samples(env_id):
+    """To the bit: a table look-up rounds the same for any number of rows."""
+    make = env_maker(env_id)
+    whole = block(make, 5, 0, ())
+    parts = block(make, 2, 0, ()), block(make, 3, 2, ())
+    for (arrays, episodes), (left, left_ended), (right, right_ended) in zip(
+        whole, *parts, strict=True
+    ):
+        for name, array in arrays.items():
+            both = np.concatenate([left[name], right[name]], axis=1)
+            assert array.tobytes() == both.tobytes(), name
+        assert sorted(episodes, key=repr) == sorted([*left_ended, *right_ended], key=repr)
+
+
+def test_two_blocks_of_columns_draw_the_same_noise_for_dense_networks():
+    """Pendulum's action is mean + noise, and a product of matrices rounds by its shape."""
+    make = env_maker("Pendulum-v1")
+    whole, left, right = (
+        block(make, *columns, (16,))[0][0] for columns in ((5, 0), (2, 0), (3, 2))
+    )
+    both = np.concatenate([left["action"], right["action"]], axis=1)
+    np.testing.assert_allclose(whole["action"], both, rtol=1e-4, atol=1e-4)
