@@ -131,18 +131,22 @@ class Shell:
     def run(self, name):
         return Run(self.folder / name)
 
-    def kill(self, arguments, name, delay, **options):
-        """Start, wait until the run directory exists and `delay` seconds more, then kill -9.
+    def kill(self, arguments, name, delay, timeout=60, **options):
+        """Start, wait until the run is at work and `delay` seconds more, then kill -9.
 
         Says whether the process was still there to be killed.
         """
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | options
-        process = self.start(*arguments, **quiet)
-        wait_for(lambda: (self.folder / name / "config.yaml").exists() or process.poll() is not None)
+        log, config = self.folder / "killed.log", self.folder / name / "config.yaml"
+        resumed = config.exists()
+        with log.open("w") as output:
+            process = self.start(*arguments, stdout=output, stderr=output, **options)
+        at_work = (lambda: log.stat().st_size) if resumed else config.exists
+        wait_for(lambda: at_work() or process.poll() is not None, timeout)
         time.sleep(delay)
         alive = process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
+        assert alive or process.returncode == 0, log.read_text()
         return alive
 
 

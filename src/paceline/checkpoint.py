@@ -41,8 +41,8 @@ class Damaged(Exception):
     """Says what is wrong with a checkpoint."""
 
 
-def save(folder: Path, iteration: int, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write `folder/<iteration>` atomically, then drop all but the last `keep` and the best."""
+def save(folder: Path, iteration: int, checkpoint: Checkpoint) -> Path:
+    """Write `folder/<iteration>`, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     target, temporary = folder / f"{iteration:08d}", folder / f"{TEMPORARY}{iteration:08d}"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -68,11 +68,15 @@ def save(folder: Path, iteration: int, checkpoint: Checkpoint, keep: int) -> Pat
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    return target
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Drop all but the last `keep` checkpoints and the best."""
     best = best_of(folder)
     for old in saved(folder)[:-keep]:
         if old != best:
             shutil.rmtree(old, ignore_errors=True)
-    return target
 
 
 def _contiguous(arrays: Mapping[str, Array]) -> dict[str, Array]:

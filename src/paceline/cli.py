@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,12 @@ paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
 
 `paceline train --help` documents every option.
 """
+RESUME_USAGE = """\
+paceline resume RUN [--total-steps N] [--total-iters N] [--duration T] [--eval-every N] ...
+
+  Goes on from the newest whole checkpoint of RUN, exactly as it would have gone on. The budget may
+  be extended, and what is logged, evaluated and saved may change; nothing that alters learning.
+"""
 EVAL_USAGE = """\
 paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
 
@@ -35,6 +42,11 @@ paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
   --episodes N     how many episodes, each with a seed of its own [100]
   --sampled        draw actions from the policy instead of taking the likeliest
 """
+HELP = ("--help", "-h")
+
+
+def _asks_for_help(arguments: list[str]) -> bool:
+    return any(flag in arguments for flag in HELP)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -69,18 +81,20 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print("paceline: interrupted", file=sys.stderr)
+        return StoppedEarly.exit_code
 
 
 def _train(arguments: list[str]) -> int:
     from .flags import config_parser, help_text, nested
 
-    wants_help = any(flag in arguments for flag in ("--help", "-h"))
-    given = config_parser().parse([a for a in arguments if a not in ("--help", "-h")])
+    given = config_parser().parse([a for a in arguments if a not in HELP])
     file = given.pop("config", None)
     from .configure import load_file, resolve
 
     config = resolve(*([load_file(file)] if file else []), nested(given))
-    if wants_help:
+    if _asks_for_help(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0
     from .machine import limit_threads
@@ -94,9 +108,9 @@ def _train(arguments: list[str]) -> int:
 def _resume(arguments: list[str]) -> int:
     from .flags import config_parser
 
-    if not arguments or arguments[0] in ("--help", "-h"):
-        print("paceline resume RUN [--total-steps N] [--duration T] [--eval-every N] ...")
-        return 0 if arguments else 2
+    if _asks_for_help(arguments):
+        print(RESUME_USAGE, end="")
+        return 0
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
     from .machine import limit_threads
@@ -163,9 +177,9 @@ def _signals() -> Iterator[list[str]]:
 def _eval(arguments: list[str]) -> int:
     from .flags import Parser
 
-    if not arguments or arguments[0] in ("--help", "-h"):
+    if _asks_for_help(arguments):
         print(EVAL_USAGE, end="")
-        return 0 if arguments else 2
+        return 0
     parser = Parser()
     parser.add_argument("run", nargs="?")
     parser.add_argument("--checkpoint")
@@ -175,7 +189,7 @@ def _eval(arguments: list[str]) -> int:
     given = parser.parse(arguments)
     if (given["run"] is None) == (given["checkpoint"] is None):
         raise BadInput("name a run, or a checkpoint with --checkpoint, and not both")
-    if not given["episodes"].isdigit():
+    if not re.fullmatch("[0-9]+", given["episodes"]):
         raise BadInput(f"episodes is {given['episodes']!r}: write a whole number, such as 100")
     from .machine import limit_threads
 
@@ -194,6 +208,9 @@ def _eval(arguments: list[str]) -> int:
 
 
 def _list(arguments: list[str]) -> int:
+    if _asks_for_help(arguments):
+        print(USAGE, end="")
+        return 0
     from .listing import LISTS
 
     wanted = arguments or list(LISTS)

@@ -35,6 +35,8 @@ def parse_duration(value: Any) -> Any:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value).strip())
     if match is None:
         raise ValueError(f"should carry a unit: write {value}s, {value}m or 0.5h")
+    if float(match[1]) == 0:
+        raise ValueError("should be longer than nothing, such as 90s")
     return value
 
 
@@ -48,7 +50,16 @@ def _list(value: Any) -> Any:
 
 
 def _mapping(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return json.loads(value)
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"should hold numbers, text, lists and names only ({error}); "
+            "in Python, a callable env_id can close over anything else"
+        ) from None
+    return value
 
 
 Steps = Annotated[int, Ge(1), BeforeValidator(parse_steps)]
@@ -219,11 +230,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def preset_path(algo: str, env_id: str) -> Path:
-    """Where the preset for an environment would be."""
-    return (
-        Path(__file__).parent
-        / "presets"
-        / algo
-        / f"{env_id.replace(':', '_').replace('/', '_')}.yaml"
-    )
+def presets(algo: str) -> dict[str, Path]:
+    """The files of tuned values for an algorithm, by env_id."""
+    folder = Path(__file__).parent / "presets"
+    return {path.stem: path for path in sorted(folder.glob("*/*.yaml")) if path.parent.name == algo}

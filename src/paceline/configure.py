@@ -20,26 +20,24 @@ from .config import (
     DEFAULT_BUDGET,
     Config,
     merged,
-    preset_path,
+    presets,
 )
 from .errors import BadInput
+
+MOST_VALUES = 10_000
 
 
 def resolve(*given: Mapping[str, Any]) -> Config:
     """Defaults, then the algorithm's, then the preset's, then each of `given`; then validation."""
     explicit: dict[str, Any] = {}
     for layer in given:
-        explicit = merged(explicit, _plain(layer))
+        explicit = _over(explicit, _plain(layer))
     algo = explicit.get("algo", Config.algo)
     preset = _preset(explicit)
-    values = merged(ALGORITHM_DEFAULTS.get(str(algo), {}), preset)
+    values = _over(ALGORITHM_DEFAULTS.get(str(algo), {}), preset)
     if any(explicit.get(name) is not None for name in BUDGETS):
         values = {key: value for key, value in values.items() if key not in BUDGETS}
-    if explicit.get("batch_size") is not None and "minibatches" not in explicit:
-        values.pop("minibatches", None)
-    if explicit.get("minibatches") is not None and "batch_size" not in explicit:
-        values.pop("batch_size", None)
-    values = merged(values, explicit)
+    values = _over(values, explicit)
     if values.get("preset", "auto") == "auto":
         values["preset"] = values.get("env_id", Config.env_id) if preset else "none"
     if all(values.get(name) is None for name in BUDGETS):
@@ -50,6 +48,14 @@ def resolve(*given: Mapping[str, Any]) -> Config:
         raise BadInput("\n".join(_sentence(detail) for detail in error.errors())) from None
     _check(config)
     return config
+
+
+def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`merged`; and of two ways to say the same thing, the later one is meant."""
+    for one, other in (("batch_size", "minibatches"), ("minibatches", "batch_size")):
+        if over.get(one) is not None and over.get(other) is None:
+            under = {key: value for key, value in under.items() if key != other}
+    return merged(under, over)
 
 
 def _plain(layer: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,15 +73,14 @@ def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
     env_id = explicit.get("env_id", Config.env_id) if name == "auto" else name
     if not isinstance(env_id, str):
         return {}
-    path = preset_path(algo, env_id)
-    if path.is_file():
-        return load_file(path)
+    known = presets(algo)
+    if env_id in known:
+        return load_file(known[env_id])
     if name == "auto":
         return {}
-    known = sorted(p.stem for p in path.parent.glob("*.yaml"))
     raise BadInput(
-        f"preset: there is none called {name!r} for {algo}; there are auto, none, "
-        f"{', '.join(known)}{_nearest(str(name), known)}"
+        f"preset: there is none called {str(name)[:60]!r} for {algo[:60]}; there are auto, none, "
+        f"{', '.join(known)}{_nearest(str(name), list(known))}"
     )
 
 
@@ -115,6 +120,22 @@ def load_file(path: str | Path) -> dict[str, Any]:
     return values
 
 
+def _count(values: Any, limit: int = MOST_VALUES) -> int:
+    """How many values there are, written out; stops soon after `limit`.
+
+    A few lines of YAML can refer to themselves until they mean more than any memory holds.
+    """
+    count, left = 0, [values]
+    while left and count <= limit:
+        value = left.pop()
+        count += 1
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, (list, tuple, set)):
+            left += value
+    return count
+
+
 def _from_python(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(path)
@@ -149,10 +170,11 @@ def _sentence(detail: Any) -> str:
     """One of pydantic's errors: which field, the value seen, what it should be."""
     place = [str(part) for part in detail["loc"]]
     known = field_names()
-    while place and ".".join(place) not in known and detail["type"] != "extra_forbidden":
+    unknown = detail["type"] in ("extra_forbidden", "unexpected_keyword_argument")
+    while place and ".".join(place) not in known and not unknown:
         place.pop()  # positions within a list, and branches of a union
     name = ".".join(place)
-    if detail["type"] == "extra_forbidden":
+    if unknown:
         return f"{name[:80]}: there is no such option{_nearest(name, known)}"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
     seen = str(detail["input"])
@@ -186,5 +208,9 @@ def _check(config: Config) -> None:
 
 
 def _divisor(rows: int, wanted: int) -> str:
-    fitting = [n for n in range(1, rows + 1) if rows % n == 0]
-    return f"the nearest that does is {min(fitting, key=lambda n: abs(n - wanted))}"
+    """The nearest number that does divide, if it is not far away."""
+    for distance in range(100_000):
+        for number in (wanted - distance, wanted + distance):
+            if 0 < number <= rows and rows % number == 0:
+                return f"the nearest that does is {number}"
+    return "choose one that does"

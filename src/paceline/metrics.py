@@ -168,7 +168,14 @@ class Console:
         if self._live is not None:
             self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        """A reader that has gone away, or a full disk, is no reason to stop training."""
+        try:
             print(text, file=self._stream, flush=True)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def show(self, report: Report) -> None:
         """Progress so far."""
@@ -179,7 +186,7 @@ class Console:
             self._live.update(self._panel(report, left))
         elif spent >= 1 or time.monotonic() - self._printed >= self.EVERY:
             self._printed = time.monotonic()
-            print(self._line(report, left), file=self._stream, flush=True)
+            self._print(self._line(report, left))
 
     def _smooth(self, report: Report) -> None:
         """A rate that does not jump, and the shares of the phases."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import time
 from dataclasses import replace
@@ -31,23 +32,21 @@ SAVE_SECONDS = 30.0
 
 def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
     """Make the directory and write what the run is; a run that is there already is refused."""
+    _check_path("output_dir", str(folder))
     held = [name for name in (CONFIG, METRICS, "checkpoints") if (folder / name).exists()]
     if held and not config.overwrite:
         raise BadInput(
             f"{folder} already holds a run ({held[0]}); go on with `paceline resume {folder}`, "
             "choose another --output-dir, or replace it with --overwrite"
         )
-    extra = Path(config.log_jsonl) if config.log_jsonl else None
-    if extra and extra.exists() and extra.stat().st_size and not config.overwrite:
-        raise BadInput(f"log_jsonl {extra} already exists; name another, or give --overwrite")
+    if config.log_jsonl:
+        _claim_copy(Path(config.log_jsonl), config.overwrite)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (CONFIG, METRICS, EVALUATION, RUN):
             (folder / name).unlink(missing_ok=True)
         for name in FOLDERS:
             shutil.rmtree(folder / name, ignore_errors=True)
-        if extra:
-            extra.unlink(missing_ok=True)
         facts = {
             **machine.description(),
             "choices": choices,
@@ -58,6 +57,27 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
         write_config(folder, config)  # last: from here on it is a run
     except OSError as error:
         raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
+
+
+def _claim_copy(path: Path, overwrite: bool) -> None:
+    """Make sure that `log_jsonl` can be written, and holds nothing yet."""
+    _check_path("log_jsonl", str(path))
+    if path.is_file() and path.stat().st_size and not overwrite:
+        raise BadInput(f"log_jsonl {path} already exists; name another, or give --overwrite")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    except OSError as error:
+        raise BadInput(f"log_jsonl {path} can't be written: {error.strerror}") from None
+
+
+def _check_path(name: str, path: str) -> None:
+    try:
+        if "\0" not in path and os.fsencode(path):
+            return
+    except UnicodeError:
+        pass
+    raise BadInput(f"{name} is {path!r}, which no file system takes; write a plain path")
 
 
 def write_config(folder: Path, config: Config) -> None:
@@ -140,8 +160,10 @@ class Recorder:
         )
         if better:
             self._best = report.eval_return
-        if (better or timely) and (saved := self._save()) and better:
-            checkpoint.mark_best(saved)
+        if (better or timely) and (saved := self._save()):
+            if better:
+                checkpoint.mark_best(saved)
+            checkpoint.prune(self._folder / "checkpoints", config.keep)
         self._steps = report.steps
         return report
 
@@ -205,9 +227,7 @@ class Recorder:
             },
         )
         folder = self._folder / "checkpoints"
-        saved = self._try(
-            lambda: checkpoint.save(folder, progress.iter, content, self._config.keep)
-        )
+        saved = self._try(lambda: checkpoint.save(folder, progress.iter, content))
         self._saved_at = time.monotonic()
         if saved is not None:
             self._saved_iter = progress.iter
@@ -219,6 +239,7 @@ class Recorder:
                 "the last checkpoint could not be written; earlier ones are whole: free some "
                 f"space, then `paceline resume {self._folder}`"
             )
+        checkpoint.prune(self._folder / "checkpoints", self._config.keep)
 
     def _try(self, write: Any) -> Any:
         """A disk that is full or gone is reported, and training goes on."""

@@ -8,7 +8,7 @@ import json
 import pytest
 import yaml
 
-from paceline.config import ALGORITHM_DEFAULTS, Config, parse_steps, preset_path, seconds
+from paceline.config import ALGORITHM_DEFAULTS, Config, parse_steps, presets, seconds
 from paceline.configure import load_file, resolve
 from paceline.errors import BadInput
 from paceline.flags import config_parser, nested
@@ -22,7 +22,7 @@ def from_flags(*arguments):
 
 
 def preset(algo="ppo", env_id="CartPole-v1"):
-    return yaml.safe_load(preset_path(algo, env_id).read_text())
+    return yaml.safe_load(presets(algo)[env_id].read_text())
 
 
 def test_the_algorithms_default_wins_over_the_fields_own():

@@ -152,6 +152,12 @@ def test_a_rollout_is_what_plain_environments_do_with_the_same_seeds_and_actions
         assert expected, "a column without an end would prove little"
 
 
+def test_stacked_frames_of_images_are_channels_of_one_image():
+    _, envs = sampler_of(env_maker("toy:identity", {"image": True}, frame_stack=3), 4)
+    envs.close()
+    assert (envs.obs_spec.kind, envs.obs_spec.shape) == ("image", (12, 12, 3))
+
+
 def test_a_rollout_begins_with_the_observation_that_the_last_one_ended_in():
     rollouts, _ = collected(env_maker("CartPole-v1"), 17, rollouts=4)
     for before, after in pairwise(rollouts):

@@ -54,7 +54,7 @@ def test_identity_is_solved_from_images(tmp_path):
 def test_continuous_identity_is_solved(tmp_path, options):
     """Always answering 0 costs 1/3 per step, the variance of the question."""
     continuous = {"continuous": True}
-    agent, _ = trained(tmp_path, "toy:identity", continuous, total_steps=60_000, **options)
+    agent, _ = trained(tmp_path, "toy:identity", continuous, total_steps=40_000, **options)
     result = paceline.evaluate(agent, "toy:identity", 50, kwargs=continuous)
     assert result.mean > -0.05 * LENGTH
 
@@ -63,7 +63,7 @@ def test_continuous_identity_is_solved(tmp_path, options):
 def test_the_value_of_constant_reward_sees_through_the_time_limit(tmp_path, options):
     """1/(1−γ) = 10; without bootstrapping no more than 1 + γ + … + γ⁴ = 4.1."""
     gamma = 0.9
-    agent, _ = trained(tmp_path, "toy:constant", gamma=gamma, total_steps=60_000, **options)
+    agent, _ = trained(tmp_path, "toy:constant", gamma=gamma, total_steps=40_000, **options)
     with torch.no_grad():
         _, value = agent.module(torch.ones(1, 1))
     assert float(value) == pytest.approx(1 / (1 - gamma), rel=0.05)
@@ -74,7 +74,7 @@ def test_the_value_before_a_terminal_state_has_no_future(tmp_path, options):
     """n steps from its end the chain is worth γⁿ⁻¹: one reward, and nothing behind it."""
     gamma = 0.9
     agent, _ = trained(
-        tmp_path, "toy:chain", gamma=gamma, anneal_lr=True, total_steps=60_000, **options
+        tmp_path, "toy:chain", gamma=gamma, anneal_lr=True, total_steps=40_000, **options
     )
     with torch.no_grad():
         _, value = agent.module(torch.arange(8))

@@ -151,6 +151,16 @@ def test_an_extreme_final_observation_does_not_break_the_update(size):
     assert torch.isfinite(learner.flat.storage).all()
 
 
+def test_a_rollout_without_a_single_valid_row_changes_no_weight():
+    learner = make_learner(PPO(), normalize_obs=True, normalize_return=True, minibatches=2)
+    rollout = random_rollout(learner)
+    rollout.valid[:] = False
+    before = weights_of(learner)
+    metrics = learner.update(rollout, 1.0)
+    assert torch.equal(weights_of(learner), before)
+    assert metrics["loss"] == 0
+
+
 def test_epochs_end_once_the_policy_has_moved_too_far_and_the_step_is_not_taken():
     """The rollout comes from another policy: the very first minibatch is beyond the limit."""
     learner = make_learner(PPO(target_kl=0.01), epochs=4, minibatches=2)

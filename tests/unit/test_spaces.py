@@ -58,7 +58,7 @@ def test_no_kind_of_bounds_makes_numpy_complain(low, high):
     np.testing.assert_array_equal(seen, [[0.0]])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_what_the_environment_sees_lies_in_its_space(dtype):
     """With bounds that float32 does not hold exactly, an action must not fall just outside."""
     space = box([-0.1, -1 / 3, 1e-3], [0.1, 0.7, 1.1e-3], dtype)

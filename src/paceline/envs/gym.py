@@ -33,7 +33,8 @@ def environment(
         make, limit, looked_at = partial(env_id, **kwargs), time_limit, bool(wrap)
     else:
         spec, options = _spec(env_id), dict(kwargs)
-        limit = time_limit or options.pop("max_episode_steps", spec.max_episode_steps)
+        own_limit = options.pop("max_episode_steps", spec.max_episode_steps)
+        limit = time_limit or own_limit
         limit = None if limit == -1 else limit  # gymnasium's way of saying so
         looked_at = bool(wrap or spec.additional_wrappers)
         spec.order_enforce = looked_at and spec.order_enforce
@@ -90,8 +91,8 @@ def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
         raise BadInput(
-            f"env.wrappers: {path!r} can't be imported ({error}); "
+            f"env.wrappers: {path!r} can't be imported ({type(error).__name__}: {error}); "
             "write module:Class, such as gymnasium.wrappers:RecordEpisodeStatistics"
         ) from None

@@ -1,0 +1,277 @@
+"""Environments that raise, or return what nobody can learn from; and learning that blows up."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import paceline
+from paceline import checkpoint
+from paceline.configure import resolve
+from paceline.errors import PacelineError
+from paceline.flags import config_parser, nested
+
+MISHAPS = """
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+
+
+class Mishap(gym.Env):
+    '''Ten steps an episode; what goes wrong, and when, is in its arguments.'''
+
+    made = taken = 0
+    '''of all instances together'''
+
+    def __init__(self, what="nothing", at=None, after=0):
+        Mishap.made += 1
+        self.number, self.what, self.at, self.after = Mishap.made, what, at, after
+        self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.steps = 0
+        if what == "init":
+            raise RuntimeError("the rope broke")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        if self.what == "reset" and Mishap.taken >= self.after:
+            raise RuntimeError("the rope broke")
+        return self.np_random.uniform(-1, 1, 4).astype(np.float32), {}
+
+    def step(self, action):
+        now = Mishap.taken >= self.after and self.at in (None, self.time)
+        Mishap.taken += 1
+        self.steps += 1
+        self.time += 1
+        obs, reward = self.np_random.uniform(-1, 1, 4).astype(np.float32), float(action)
+        if self.what == "raise" and now:
+            raise RuntimeError("the rope broke")
+        if self.what == "rarely" and self.steps == 150:  # of each instance
+            raise RuntimeError("the rope broke")
+        if self.what == "evaluation" and self.number > 4 and Path("broken").exists():
+            raise RuntimeError("the rope broke")
+        if self.what == "evaluation reward" and self.number > 4:
+            reward = float("nan")
+        if now:
+            reward = {"nan reward": np.nan, "inf reward": np.inf, "huge": 1e30}.get(
+                self.what, reward
+            )
+            if self.what == "nan obs":
+                obs[1] = np.nan
+            if self.what == "inf obs":
+                obs = obs.astype(np.float64) * 1e300
+            if self.what == "shape":
+                obs = obs[:3]
+            if self.what == "scalar":
+                obs = 0.5
+            if self.what == "nothing returned":
+                return None
+            if self.what == "text reward":
+                reward = "many"
+        return obs, reward, False, self.time >= 10, {}
+
+
+gym.register("Mishap-v0", Mishap)
+"""
+FLAGS = (
+    "--env-id mishaps:Mishap-v0 --num-envs 4 --rollout-steps 20 --total-iters 12 --eval-episodes 2 "
+    "--save-every 1 --hidden 16"
+).split()
+
+
+@pytest.fixture
+def mishap(shell):
+    """Train in an environment with a mishap: (what ended, run)."""
+    (shell.folder / "mishaps.py").write_text(MISHAPS)
+
+    def train(kwargs, *more):
+        flags = [*FLAGS, "--env.kwargs", kwargs, "--track", "none", "--output-dir", "run", *more]
+        return shell("train", *flags), shell.run("run")
+
+    return train
+
+
+@pytest.fixture
+def mishap_here(shell, monkeypatch):
+    """The same within this process, which saves the import of torch: (the error, run)."""
+    (shell.folder / "mishaps.py").write_text(MISHAPS)
+    monkeypatch.syspath_prepend(shell.folder)
+    monkeypatch.delitem(sys.modules, "mishaps", raising=False)
+
+    def train(**kwargs):
+        given = config_parser().parse([*FLAGS, "--track", "none"])
+        place = {"output_dir": str(shell.folder / "run"), "env": {"kwargs": kwargs}}
+        with pytest.raises(PacelineError) as caught:
+            list(paceline.train(resolve(nested(given), place)))
+        return caught.value, shell.run("run")
+
+    yield train
+    sys.modules.pop("mishaps", None)
+
+
+def sound(run, at_least=0):
+    """The newest checkpoint is whole, and everything in it is finite."""
+    path, found, problems = checkpoint.newest(run.path / "checkpoints")
+    assert problems == []
+    assert found.facts["iter"] == int(path.name) >= at_least
+    for name, array in (found.weights | found.arrays).items():
+        assert np.isfinite(array).all(), name
+    return path
+
+
+def failed(ended, code, *words):
+    """The code, and a message with all of `words` that is no traceback."""
+    assert ended.code == code, ended
+    last = ended.err[ended.err.index("paceline: ") :]
+    assert "Traceback" not in last, ended.err
+    says(last, *words)
+
+
+def says(text, *words):
+    assert len(text.splitlines()) <= 4, text
+    for word in words:
+        assert re.search(word, text), f"{word} is not in: {text}"
+
+
+def test_an_environment_that_always_raises_ends_the_run_with_its_cause_and_place(mishap):
+    ended, run = mishap('{"what": "raise", "at": 3, "after": 180}')
+    failed(ended, 3, "RuntimeError: the rope broke", r"mishaps\.py:\d+", r"column \d", r"step [34]\b")
+    failed(ended, 3, "last good state")
+    assert str(sound(run, at_least=1).name) in ended.err
+    # At its first failure the user was shown where: it is their code to mend.
+    assert "Traceback" in ended.out
+    assert 'raise RuntimeError("the rope broke")' in ended.out
+
+
+def test_an_environment_that_raises_from_its_first_step_on_ends_the_run(mishap):
+    ended, run = mishap('{"what": "raise"}')
+    failed(ended, 3, "the rope broke", "column 0")
+    sound(run)
+
+
+@pytest.mark.parametrize("after", [0, 180])
+def test_an_environment_that_raises_at_every_reset_ends_the_run(mishap, after):
+    ended, run = mishap(f'{{"what": "reset", "after": {after}}}')
+    failed(ended, 3, "the rope broke", r"column \d")
+    if after:
+        sound(run, at_least=1)
+
+
+def test_an_environment_that_can_not_be_made_ends_the_run_before_it_begins(mishap):
+    ended, run = mishap('{"what": "init"}')
+    failed(ended, 3, "the rope broke", r"mishaps\.py:\d+")
+    assert not run.path.exists()
+
+
+def test_an_environment_that_raises_rarely_is_rebuilt_and_the_run_completes(mishap):
+    ended, run = mishap('{"what": "rarely"}', "--total-iters", "40")
+    assert ended.code == 0, ended
+    assert "the rope broke" in ended.out
+    assert "rebuilt" in ended.out
+    assert run.metrics()[-1]["iter"] == 40
+    lengths = [line["episode_length"] for line in run.metrics() if line["episodes"]]
+    assert max(lengths) == 10
+    sound(run, at_least=40)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("nan obs", "observation.*nan"),
+        ("inf obs", "observation.*inf"),
+        ("nan reward", "reward nan"),
+        ("inf reward", "reward inf"),
+    ],
+)
+def test_what_is_not_finite_ends_the_run_with_column_and_step(mishap_here, what, said):
+    error, run = mishap_here(what=what, at=3, after=180)
+    assert error.exit_code == 3
+    says(str(error), said, r"column \d", r"step 4\b", "finite", "last good state")
+    sound(run, at_least=2)
+
+
+@pytest.mark.parametrize("what", ["shape", "scalar", "nothing returned", "text reward"])
+def test_what_does_not_fit_the_space_ends_the_run(mishap_here, what):
+    error, run = mishap_here(what=what, at=3, after=180)
+    assert error.exit_code == 3
+    says(str(error), r"column \d", r"step [34]\b", "Error", "last good state")
+    if what == "shape":
+        says(str(error), r"\(3,\)", r"\(4,\)")
+    sound(run, at_least=1)
+
+
+@pytest.mark.parametrize(("what", "word"), [("nan reward", "reward nan"), ("shape", "shape")])
+def test_the_command_ends_with_code_3_on_what_nobody_can_learn_from(mishap, what, word):
+    ended, run = mishap(f'{{"what": "{what}", "at": 3, "after": 180}}')
+    failed(ended, 3, word, r"column \d", "last good state")
+    sound(run, at_least=1)
+
+
+def test_after_its_environment_is_mended_a_failed_run_goes_on(shell, mishap):
+    ended, _ = mishap('{"what": "raise", "at": 3, "after": 180}')
+    assert ended.code == 3
+    text = MISHAPS.replace('if self.what == "raise" and now:', "if False:")
+    (shell.folder / "mishaps.py").write_text(text)
+    resumed = shell.resume("run")
+    assert [line["iter"] for line in resumed.metrics()] == list(range(1, 13))
+    assert not resumed.leftovers()
+
+
+def test_a_failure_in_an_evaluation_leaves_a_checkpoint_that_resumes_exactly(shell, mishap):
+    """The learner is past the rollout by then, and so must the sampler be."""
+    (shell.folder / "broken").touch()
+    ended, run = mishap('{"what": "evaluation"}', "--eval-every", "300", "--save-every", "1M")
+    failed(ended, 3, "evaluation")
+    sound(run, at_least=1)
+    (shell.folder / "broken").unlink()
+    resumed = shell.resume("run")
+    other = [*FLAGS, "--env.kwargs", '{"what": "evaluation"}', "--eval-every", "300"]
+    straight = shell.train("straight", *other)
+    ours, theirs = (
+        [{k: v for k, v in line.items() if k != "eval_return"} for line in run.learned()]
+        for run in (resumed, straight)
+    )
+    assert ours == theirs
+    assert resumed.last() == straight.last()
+
+
+def test_a_failure_in_the_last_evaluation_does_not_lose_what_was_learnt(shell, mishap):
+    (shell.folder / "broken").touch()
+    ended, run = mishap('{"what": "evaluation"}')
+    failed(ended, 3, "evaluation")
+    assert "the rope broke" in ended.out + ended.err
+    sound(run, at_least=12)
+
+
+def test_a_reward_that_is_no_number_in_an_evaluation_is_never_written(mishap):
+    ended, run = mishap('{"what": "evaluation reward"}')
+    failed(ended, 3, "reward nan")
+    assert not (run.path / "eval.json").exists() or "NaN" not in run.text("eval.json")
+    sound(run, at_least=12)
+
+
+def test_rewards_too_large_to_learn_from_end_the_run_as_diverged(mishap):
+    ended, run = mishap('{"what": "huge", "after": 180}')
+    failed(ended, 4, "(loss|norm|variance) became (inf|nan)", "lower lr", "last good state")
+    sound(run, at_least=1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--lr 1e30",
+        "--algo a2c --lr 1e38 --log-every 1 --save-every 1",
+        "--algo a2c --env-id Pendulum-v1 --lr 1e37",
+    ],
+)
+def test_a_learning_rate_that_is_absurd_ends_the_run_as_diverged(shell, flags):
+    """Also where a NaN would reach the environment first and look like its fault."""
+    rest = ("--total-iters", "300", "--track", "none", "--output-dir", "run")
+    ended = shell("train", *flags.split(), *rest)
+    failed(ended, 4, "became (inf|nan)", "lower lr", "last good state")
+    sound(shell.run("run"))

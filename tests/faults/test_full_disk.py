@@ -1,0 +1,130 @@
+"""A full disk: training goes on, what was saved stays whole, and the message says what to do.
+
+The disk is filled by a limit on the size of files, which a running process can be given and
+relieved of from outside.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+
+import psutil
+import pytest
+
+from paceline import checkpoint
+
+FLAGS = (
+    "--preset none --num-envs 4 --rollout-steps 32 --epochs 2 --minibatches 2 --save-every 1 "
+    "--total-iters 150 --eval-episodes 1"
+).split()
+
+
+@pytest.fixture(scope="module")
+def reference(shell_in, tmp_path_factory):
+    shell = shell_in(tmp_path_factory.mktemp("reference"))
+    return shell.train("run", *FLAGS, "--save-every", "1M").result()
+
+
+def full(size):
+    """For a process about to start: no file may grow beyond `size` bytes."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def fill(process, size=1000):
+    psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def relieve(process):
+    unlimited = resource.RLIM_INFINITY
+    psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (unlimited, unlimited))
+
+
+@pytest.fixture
+def started(shell, until):
+    """A run that has saved a few checkpoints: (process, run, its output so far)."""
+
+    def start(*more):
+        output = (shell.folder / "output").open("w+")
+        process = shell.start("train", "--output-dir", "run", *FLAGS, *more, stdout=subprocess.PIPE)
+        run = shell.run("run")
+        until(lambda: len(run.checkpoints()) >= 2, what="a checkpoint")
+        output.close()
+        return process, run
+
+    return start
+
+
+def whole(run):
+    """The newest checkpoint, which no failed write has touched."""
+    path, found, problems = checkpoint.newest(run.path / "checkpoints")
+    assert problems == []
+    assert found.facts["iter"] == int(path.name)
+    return int(path.name)
+
+
+def test_a_disk_that_fills_up_for_a_while_costs_nothing_but_checkpoints(shell, started, until):
+    process, run = started("--track", "none")
+    fill(process)
+    lines = [process.stdout.readline() for _ in range(2)]  # the introduction
+    while "training goes on" not in lines[-1]:
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines
+    saved = whole(run)
+    relieve(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert any("File too large" in line and "warning" in line for line in lines)
+    assert "Traceback" not in out + err
+    assert whole(run) == 150 > saved
+    assert not run.leftovers()
+    iterations = [line["iter"] for line in run.metrics()]  # every line that is there is whole
+    assert iterations == sorted(set(iterations))
+    assert iterations[-1] == 150
+
+
+@pytest.mark.parametrize("track", ["none", "tensorboard"])
+def test_a_disk_that_stays_full_ends_in_a_run_that_resumes_exactly(
+    shell, started, reference, track
+):
+    process, run = started("--track", track)
+    fill(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, (out, err)
+    assert "Traceback" not in out + err
+    assert "could not be written" in err
+    assert "paceline resume run" in err
+    assert 0 < whole(run) < 150
+    resumed = shell.resume("run", "--track", "none").result()
+    assert resumed == reference
+    assert not run.leftovers()
+
+
+def test_a_warning_about_the_disk_is_not_repeated_without_end(started):
+    process, _ = started("--track", "none")
+    fill(process)
+    out, _ = process.communicate(timeout=60)
+    assert 0 < out.count("training goes on") <= 10
+
+
+def test_a_disk_that_is_full_from_the_start_is_refused_before_training(shell):
+    ended = shell("train", "--output-dir", "run", *FLAGS, "--track", "none", preexec_fn=full(100))
+    assert ended.code == 2
+    assert "output_dir" in ended.err
+    assert "File too large" in ended.err
+    assert "Traceback" not in ended.err
+    assert not (shell.folder / "run" / "config.yaml").exists()
+
+
+def test_a_resume_on_a_full_disk_says_so_and_harms_nothing(shell):
+    flags = [*FLAGS, "--total-iters", "4", "--track", "none"]
+    run = shell.train("run", *flags)
+    before = {name: (run.path / name).read_bytes() for name in ("config.yaml", "metrics.jsonl")}
+    ended = shell("resume", "run", "--total-iters", "8", preexec_fn=full(100))
+    assert ended.code in (2, 75), ended
+    assert "File too large" in ended.err
+    assert "Traceback" not in ended.err
+    assert {name: (run.path / name).read_bytes() for name in before} == before
+    assert whole(run) == 4
+    shell.resume("run", "--total-iters", "8")
+    assert [line["iter"] for line in run.metrics()] == list(range(1, 9))

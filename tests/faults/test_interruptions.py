@@ -1,0 +1,265 @@
+"""Killed or stopped at any moment, a run goes on as if nothing had happened: to the byte."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from paceline import checkpoint
+
+CASES = {
+    "ppo": "--normalize-obs --normalize-return --ppo.target-kl 0.02 --anneal-lr --ppo.anneal-clip "
+    "--total-steps 15000 --save-every 2000 --eval-every 4000 --eval-episodes 3",
+    "a2c": "--algo a2c --total-steps 15000 --save-every 2500 --log-every 10 --eval-episodes 3",
+    "image": "--env-id toy:identity --num-envs 4 --rollout-steps 32 --total-iters 14 "
+    "--save-every 300 --eval-episodes 3 --threads 1",
+    "box": "--env-id Pendulum-v1 --num-envs 4 --rollout-steps 64 --total-iters 30 "
+    "--save-every 1000 --eval-episodes 3 --normalize-obs",
+}
+
+
+def flags_of(case):
+    more = ["--env.kwargs", '{"image": true}'] if case == "image" else []
+    return [*CASES[case].split(), *more, "--track", "none"]
+
+
+@pytest.fixture(scope="module")
+def reference(shell_in, tmp_path_factory):
+    """The uninterrupted run of a case, made when it is first asked for: (result, its seconds)."""
+    made = {}
+
+    def run(case):
+        if case not in made:
+            shell = shell_in(tmp_path_factory.mktemp(case))
+            run = shell.train("run", *flags_of(case))
+            made[case] = run.result(), run.metrics()[-1]["time"]
+        return made[case]
+
+    return run
+
+
+def moments(number, longest):
+    """Random moments, printed so that a failure can be repeated."""
+    seed = int.from_bytes(os.urandom(8), "big")
+    source = random.Random(seed)
+    delays = [source.uniform(0, longest) for _ in range(number)]
+    print(f"random.Random({seed}): kill after {', '.join(f'{delay:.3f} s' for delay in delays)}")
+    return delays
+
+
+def killed_and_resumed(shell, case, delays):
+    """Train and kill, resume and kill, …; resume to the end."""
+    hits = 0
+    for number, delay in enumerate(delays):
+        first = ["train", "--output-dir", "run", *flags_of(case)]
+        hits += shell.kill(first if number == 0 else ["resume", "run"], "run", delay)
+    run = shell.resume("run")
+    print(f"{hits} of {len(delays)} were still running")
+    return run
+
+
+@pytest.mark.parametrize(("case", "kills"), [("ppo", 2), ("a2c", 1), ("image", 1), ("box", 1)])
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(shell, reference, case, kills):
+    expected, seconds = reference(case)
+    run = killed_and_resumed(shell, case, moments(kills, seconds))
+    assert run.result() == expected
+    assert not run.leftovers()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("round_", range(5))
+def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(shell, reference, case, round_):
+    """Twenty runs with four kills each."""
+    expected, seconds = reference(case)
+    run = killed_and_resumed(shell, case, moments(4, seconds))
+    assert run.result() == expected
+    assert not run.leftovers()
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(shell, until):
+    flags = ["--total-steps", "20000", "--track", "none", "--eval-episodes", "2"]
+    process = shell.start("train", "--output-dir", "run", *flags)
+    metrics = shell.folder / "run" / "metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 5)
+    process.kill()
+    process.communicate(timeout=10)
+    assert not shell.run("run").checkpoints()
+    ended = shell("resume", "run")
+    assert ended.code == 0, ended
+    assert "from the beginning" in ended.out
+    assert shell.run("run").result() == shell.train("other", *flags).result()
+
+
+SAVING = (
+    "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 256,256 "
+    "--save-every 1 --keep 2 --eval-episodes 1 --track none"
+).split()
+
+
+def kill_while_saving(shell, kills):
+    """Checkpoints after every iteration, which take most of the time; kill, resume, kill, …"""
+    arguments, seen, torn = ["train", "--output-dir", "run", *SAVING], 0, 0
+    for number, delay in enumerate(moments(kills, 1.0)):
+        budget = ["--total-iters", "1M", *(["--compile", "off"] if number == 0 else [])]
+        shell.kill([*arguments, *budget], "run", delay)
+        arguments = ["resume", "run"]
+        run = shell.run("run")
+        torn += bool(run.leftovers())
+        if run.checkpoints():
+            path, found, problems = checkpoint.newest(run.path / "checkpoints")
+            assert problems == [], "only whole checkpoints have names"
+            assert found.facts["iter"] == int(path.name) >= seen
+            reported = [line for line in run.text("metrics.jsonl").splitlines() if line[-1:] == "}"]
+            assert int(path.name) >= len(reported) - 1, "at most one interval is lost"
+            seen = int(path.name)
+        else:
+            assert seen == 0
+    print(f"{torn} of {kills} were killed while writing; {seen} iterations")
+    return seen + 3
+
+
+def check_resumed(shell, total):
+    """The run that was killed all the time, and one that never was."""
+    resumed = shell.resume("run", "--total-iters", total)
+    straight = shell.train("straight", *SAVING, "--total-iters", total, "--save-every", "1M")
+    assert resumed.result() == straight.result()
+    assert not resumed.leftovers()
+
+
+def test_a_run_killed_while_it_saves_always_has_a_whole_checkpoint(shell):
+    check_resumed(shell, kill_while_saving(shell, 10))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_run_killed_a_hundred_times_while_it_saves_always_has_a_whole_checkpoint(shell):
+    check_resumed(shell, kill_while_saving(shell, 100))
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_run_with_a_checkpoint_that_resumes_exactly(shell, reference, kind, until):
+    process = shell.start("train", "--output-dir", "run", *flags_of("ppo"))
+    metrics = shell.folder / "run" / "metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 3)
+    sent = time.monotonic()
+    process.send_signal(kind)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 75
+    assert kind.name in err
+    assert "paceline resume run" in out + err
+    assert "Traceback" not in err
+    run = shell.run("run")
+    assert run.checkpoints()[-1].name == f"{run.metrics()[-1]['iter']:08d}"
+    assert not (run.path / "eval.json").exists() or run.metrics()[-1]["steps"] >= 4000
+    assert not run.leftovers()
+    assert shell.resume("run").result() == reference("ppo")[0]
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_program_still_starts_is_not_lost(shell, kind, until):
+    """Importing torch takes seconds; then nothing has been learnt, but nothing is broken either."""
+    process = shell.start(
+        *("train", "--output-dir", "run", "--total-iters", "1000", "--track", "none")
+    )
+    until(lambda: "libtorch" in _maps(process), what="the import of torch")
+    process.send_signal(kind)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "Traceback" not in err
+
+
+def _maps(process):
+    with open(f"/proc/{process.pid}/maps") as file:  # noqa: PTH123
+        return file.read()
+
+
+SLOW = """
+import time
+import gymnasium as gym
+from paceline.envs.toy import Constant
+
+
+class Slow(Constant):
+    def step(self, action):
+        open("stepped", "w").close()
+        time.sleep(0.2)
+        return super().step(action)
+
+
+gym.register("Slow-v0", Slow)
+"""
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_forces_the_end(shell, kind, until):
+    """The first waits for the iteration, which here takes minutes."""
+    (shell.folder / "slow.py").write_text(SLOW)
+    process = shell.start(
+        *("train", "--output-dir", "run", "--env-id", "slow:Slow-v0", "--total-iters", "2"),
+        stdout=subprocess.DEVNULL,
+    )
+    until(lambda: (shell.folder / "stepped").exists())
+    process.send_signal(kind)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(kind)
+    _, err = process.communicate(timeout=5)
+    assert process.returncode == 75
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_twenty_preemptions_change_nothing(shell, reference, until):
+    """A cluster that stops a job every few seconds, politely."""
+    expected, _ = reference("ppo")
+    arguments = ["train", "--output-dir", "run", *flags_of("ppo")]
+    metrics = shell.folder / "run" / "metrics.jsonl"
+    stops = 0
+    for _ in range(20):
+        before = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        process = shell.start(*arguments, stdout=subprocess.DEVNULL)
+        wanted = before + 1
+
+        def further(wanted=wanted, process=process):
+            lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+            return lines >= wanted or process.poll() is not None
+
+        until(further)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        stops += process.returncode == 75
+        arguments = ["resume", "run"]
+    print(f"{stops} of 20 found it still training")
+    assert stops >= 5
+    assert shell.resume("run").result() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_compiled_run_that_is_killed_ends_as_if_it_had_not_been(shell):
+    """The choice to compile is kept; compiled and eager steps differ in their last bits."""
+    pytest.importorskip("torch")
+    from paceline.step import compiler_missing
+
+    if missing := compiler_missing():
+        pytest.skip(missing)
+    flags = [*flags_of("ppo"), "--compile", "on"]
+    where = {"env": shell.environment(XDG_CACHE_HOME=str(shell.folder / "cache"))}
+    straight = shell.train("straight", *flags, timeout=300, **where)
+    seconds = straight.metrics()[-1]["time"]
+    for delay in moments(2, seconds):
+        again = (shell.folder / "run").exists()
+        start = ["resume", "run"] if again else ["train", "--output-dir", "run", *flags]
+        shell.kill(start, "run", delay, timeout=300, **where)
+    run = shell.resume("run", timeout=300, **where)
+    assert run.json("run.json")["choices"]["compiled"] is True
+    assert run.result() == straight.result()

@@ -1,0 +1,202 @@
+"""paceline.train and paceline.resume in Python: leaving the loop ends everything cleanly."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import threading
+
+import gymnasium as gym
+import psutil
+import pytest
+
+import paceline
+from paceline.envs.toy import Identity
+from paceline.errors import BadInput
+
+SMALL = {"preset": "none", "num_envs": 4, "rollout_steps": 32, "hidden": [16], "eval_episodes": 2}
+
+
+class Watched(Identity):
+    """Knows how many of it are open."""
+
+    open = 0
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        Watched.open += 1
+
+    def close(self):
+        Watched.open -= 1
+
+
+@pytest.fixture
+def config(tmp_path):
+    def make(name="run", **more):
+        values = {**SMALL, "total_iters": 8, "track": "none", **more}
+        return paceline.Config(output_dir=str(tmp_path / name), **values)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open():
+    """No file, no thread, no environment."""
+    Watched.open = 0
+    paceline.train  # noqa: B018 - what is loaded once, and stays, is loaded now
+    process = psutil.Process()
+    gc.collect()
+    files, threads = {file.path for file in process.open_files()}, threading.active_count()
+    yield
+    gc.collect()
+    assert {file.path for file in process.open_files()} <= files
+    assert threading.active_count() <= threads
+    assert Watched.open == 0
+
+
+def finished(shell, name, config):
+    list(paceline.train(config))
+    return shell.run(name)
+
+
+def test_breaking_out_leaves_a_checkpoint_that_resumes_exactly(shell, config):
+    for report in paceline.train(config(env_id="CartPole-v1")):
+        if report.iter == 3:
+            break
+    run = shell.run("run")
+    assert [path.name for path in run.checkpoints()] == ["00000003"]
+    assert [report.iter for report in paceline.resume(run.path)] == [4, 5, 6, 7, 8]
+    straight = finished(shell, "straight", config("straight", env_id="CartPole-v1"))
+    assert run.result() == straight.result()
+
+
+@pytest.mark.parametrize("track", ["none", "tensorboard"])
+def test_breaking_out_closes_environments_files_and_threads(shell, config, track):
+    for _ in paceline.train(config(env_id=Watched, track=track)):
+        assert Watched.open == 4
+        break
+    assert Watched.open == 0
+    assert shell.run("run").checkpoints()
+
+
+def test_an_error_in_the_callers_own_loop_ends_the_run_as_cleanly(shell, config):
+    def body():
+        for _ in paceline.train(config(env_id=Watched)):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        body()
+    gc.collect()
+    assert Watched.open == 0
+    assert [path.name for path in shell.run("run").checkpoints()] == ["00000001"]
+
+
+def test_a_session_that_is_never_begun_leaves_nothing(shell, config):
+    reports = paceline.train(config(env_id=Watched))
+    del reports
+    assert not (shell.folder / "run").exists()
+
+
+def test_reports_say_what_the_metrics_say(shell, config):
+    reports = list(paceline.train(config(env_id="CartPole-v1")))
+    assert [report.as_dict() for report in reports] == shell.run("run").metrics()
+
+
+def test_two_sessions_side_by_side_do_not_disturb_each_other(shell, config):
+    """Nothing about a run is kept outside it: no global seed, no shared buffer."""
+    alone = [finished(shell, f"alone{seed}", config(f"alone{seed}", seed=seed)) for seed in (1, 2)]
+    both = [paceline.train(config(f"both{seed}", seed=seed)) for seed in (1, 2)]
+    for _ in zip(*both, strict=True):
+        pass
+    for seed, run in zip((1, 2), alone, strict=True):
+        assert shell.run(f"both{seed}").result() == run.result()
+
+
+def a_function(**kwargs):
+    return Identity(**kwargs)
+
+
+class Maker:
+    """A callable without a name of its own."""
+
+    def __call__(self, **kwargs):
+        return Identity(**kwargs)
+
+
+CALLABLES = {
+    "class": Identity,
+    "function": a_function,
+    "lambda": lambda **kwargs: Identity(**kwargs),
+    "partial": functools.partial(Identity, size=3),
+    "object": Maker(),
+    "method": Maker().__call__,
+}
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_any_callable_can_make_the_environment(shell, config, kind):
+    make = CALLABLES[kind]
+    run = finished(shell, "run", config(env_id=make, total_iters=2))
+    assert run.metrics()[-1]["iter"] == 2
+    assert run.json("run.json")["env_is_callable"] is True
+    agent = paceline.load(run.path)
+    assert paceline.evaluate(agent, make, 3).episodes == 3
+
+
+def test_a_callable_gets_the_keyword_arguments(shell, config):
+    run = finished(shell, "run", config(env_id=a_function, env={"kwargs": {"length": 5}}))
+    lengths = {line["episode_length"] for line in run.metrics() if line["episodes"]}
+    assert lengths == {5.0}
+
+
+def test_a_run_with_a_callable_is_resumed_with_the_callable(shell, config):
+    for report in paceline.train(config(env_id=a_function)):
+        if report.iter == 3:
+            break
+    run = shell.run("run")
+    with pytest.raises(BadInput, match=r"callable.*paceline\.resume\(run, env_id="):
+        next(paceline.resume(run.path))
+    list(paceline.resume(run.path, env_id=a_function))
+    straight = finished(shell, "straight", config("straight", env_id=a_function))
+    assert run.result() == straight.result()
+
+
+def test_the_command_says_how_to_resume_a_run_with_a_callable(shell, config):
+    for _ in paceline.train(config(env_id=a_function)):
+        break
+    ended = shell("resume", "run")
+    assert ended.code == 2
+    assert "callable" in ended.err
+    assert "env_id=" in ended.err
+
+
+def test_a_run_with_a_registered_environment_takes_no_callable_on_resume(shell, config):
+    """It would be another environment under the old one's name."""
+    for _ in paceline.train(config(env_id="toy:identity")):
+        break
+    with pytest.raises(BadInput, match="env_id can't change"):
+        next(paceline.resume(shell.folder / "run", env_id=a_function))
+
+
+def test_a_callable_that_fails_is_reported_as_the_environments_failure(config):
+    def broken():
+        raise ZeroDivisionError("oh")
+
+    with pytest.raises(paceline.EnvironmentFailed, match="ZeroDivisionError: oh"):
+        next(paceline.train(config(env_id=broken)))
+
+
+def test_what_is_no_environment_is_reported_with_a_sentence(config):
+    for make in (lambda: 5, lambda: None, lambda: gym.make):
+        with pytest.raises(paceline.PacelineError):
+            next(paceline.train(config(env_id=make)))
+
+
+def test_the_public_names_are_there_and_no_others():
+    assert sorted(paceline.__all__) == paceline.__all__
+    for name in paceline.__all__:
+        assert getattr(paceline, name) is not None
+    with pytest.raises(AttributeError, match="has no 'Trainer'"):
+        paceline.Trainer  # noqa: B018
+    assert "paceline" in sys.modules

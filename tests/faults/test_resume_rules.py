@@ -1,0 +1,193 @@
+"""What a resume may change, what it refuses by name, and what it cleans up."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+import paceline
+from paceline.config import Config
+from paceline.configure import load_file
+from paceline.errors import BadInput
+
+FLAGS = (
+    "--preset none --total-iters 6 --save-every 1 --keep 3 --num-envs 4 --rollout-steps 32 "
+    "--hidden 16 --eval-episodes 2"
+).split()
+
+
+@pytest.fixture(scope="module")
+def made(shell_in, tmp_path_factory):
+    shell = shell_in(tmp_path_factory.mktemp("made"))
+    return shell.train("run", *FLAGS)
+
+
+@pytest.fixture
+def run(made, shell):
+    """A copy of a finished run."""
+    shutil.copytree(made.path, shell.folder / "run", symlinks=True)
+    return shell.run("run")
+
+
+def refused(ended, *words):
+    assert ended.code == 2, ended
+    assert "Traceback" not in ended.err, ended.err
+    assert len(ended.err.splitlines()) <= 4, ended.err
+    for word in words:
+        assert word in ended.err, ended.err
+
+
+def unchanged(run):
+    return {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (("--lr", "0.1"), "lr"),
+        (("--env-id", "Acrobot-v1"), "env_id"),
+        (("--total-iters", "9", "--ppo.clip", "0.1"), "ppo.clip"),
+    ],
+)
+def test_a_flag_that_alters_learning_is_refused_by_name_and_nothing_is_touched(
+    shell, run, flags, name
+):
+    before = unchanged(run)
+    refused(shell("resume", "run", *flags), f"{name} can't change", "--total-steps")
+    assert unchanged(run) == before
+
+
+CHANGEABLE = """total_steps total_iters duration eval_every eval_episodes save_every keep log_every
+log_jsonl track""".split()
+"""The budget, logging and evaluation: INTERFACE.md."""
+
+
+@pytest.mark.parametrize(
+    "name", [field.name for field in dataclasses.fields(Config) if field.name not in CHANGEABLE]
+)
+def test_every_option_but_budget_logging_and_evaluation_is_refused_by_name(run, name):
+    before = unchanged(run)
+    with pytest.raises(BadInput, match=f"^{name} can't change"):
+        next(paceline.resume(run.path, **{name: getattr(Config(), name)}))
+    assert unchanged(run) == before
+
+
+def test_a_finished_run_ends_at_once_and_stays_what_it_was(shell, run, made):
+    ended = shell("resume", "run")
+    assert ended.code == 0, ended
+    assert run.result() == made.result()
+    assert run.text("metrics.jsonl") == made.text("metrics.jsonl")
+
+
+def test_a_longer_budget_goes_on_as_if_it_had_been_there_from_the_start(shell, run):
+    extended = shell.resume("run", "--total-iters", "9")
+    straight = shell.train("straight", *FLAGS, "--total-iters", "9")
+    assert extended.result() == straight.result()
+    assert load_file(extended.path / "config.yaml")["total_iters"] == 9
+
+
+def test_a_budget_of_another_kind_can_be_added(shell, run):
+    refilled = shell.resume("run", "--total-iters", "1000", "--total-steps", "1500")
+    *_, before, last = refilled.metrics()
+    assert before["steps"] < 1500 <= last["steps"]
+
+
+def test_logging_and_evaluation_may_change(shell, run):
+    changes = "--total-iters 10 --eval-every 200 --eval-episodes 3 --keep 1 --log-every 2"
+    changed = shell.resume("run", *changes.split(), "--log-jsonl", "copy.jsonl")
+    assert [line["iter"] for line in changed.metrics()] == [1, 2, 3, 4, 5, 6, 8, 10]
+    copied = (shell.folder / "copy.jsonl").read_text().splitlines()
+    assert copied == changed.text("metrics.jsonl").splitlines()[6:]
+    assert changed.json("eval.json")["episodes"] == 3
+    assert any(line["eval_return"] is not None for line in changed.metrics()[6:])
+    assert (changed.path / "checkpoints" / "best").is_dir()
+
+
+def test_a_run_that_was_moved_is_resumed_where_it_is(shell, run):
+    run.path.rename(shell.folder / "moved")
+    moved = shell.resume("moved", "--total-iters", "7")
+    assert [line["iter"] for line in moved.metrics()] == list(range(1, 8))
+    assert not (shell.folder / "run").exists()
+
+
+def test_what_interrupted_writes_left_is_swept(shell, run):
+    left = run.path / "checkpoints" / ".tmp-00000007"
+    left.mkdir()
+    (left / "weights.safetensors").write_bytes(b"half of it")
+    (run.path / ".tmp-config.yaml").write_text("half")
+    (run.path / "checkpoints" / ".tmp-best").symlink_to("nowhere")
+    assert len(run.leftovers()) == 3
+    shell.resume("run")
+    assert not run.leftovers()
+
+
+def test_a_torn_last_line_of_the_metrics_is_written_again(shell, run, made):
+    shutil.rmtree(run.checkpoints()[-1])
+    text = run.text("metrics.jsonl")
+    (run.path / "metrics.jsonl").write_text(text[:-40])
+    assert shell.resume("run").result() == made.result()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: "{",
+        lambda facts: "[]",
+        lambda facts: json.dumps({**facts, "choices": {"threads": 1}}),
+        lambda facts: json.dumps({**facts, "choices": {**facts["choices"], "threads": "many"}}),
+        lambda facts: json.dumps({**facts, "choices": {**facts["choices"], "extra": 1}}),
+        lambda facts: json.dumps({**facts, "choices": 5}),
+    ],
+    ids=["torn", "list", "too few", "wrong type", "too many", "number"],
+)
+def test_a_run_json_that_can_not_be_used_is_named(run, change):
+    (run.path / "run.json").write_text(change(run.json("run.json")))
+    with pytest.raises(BadInput, match=r"run\.json"):
+        next(paceline.resume(run.path, total_iters=7))
+
+
+def test_a_run_from_a_machine_with_a_gpu_is_refused_without_one(run):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    facts = run.json("run.json")
+    facts["choices"]["device"] = "cuda"
+    (run.path / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(BadInput, match="cuda"):
+        next(paceline.resume(run.path, total_iters=7))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("- 16", "- 32"),
+        ("num_envs: 4", "num_envs: 8"),
+        ("env_id: CartPole-v1", "env_id: Acrobot-v1"),
+        ("normalize_obs: false", "normalize_obs: true"),
+        ("normalize_return: false", "normalize_return: true"),
+    ],
+)
+def test_a_configuration_edited_so_that_the_checkpoint_no_longer_fits_is_refused(run, old, new):
+    text = run.text("config.yaml")
+    assert old in text
+    (run.path / "config.yaml").write_text(text.replace(old, new))
+    with pytest.raises(BadInput):
+        next(paceline.resume(run.path, total_iters=7))
+
+
+def test_a_second_process_on_the_same_run_is_refused(shell, run, until):
+    """Two that write the same metrics and checkpoints would spoil both."""
+    metrics = run.path / "metrics.jsonl"
+    first = shell.start("resume", "run", "--total-iters", "1M")
+    until(lambda: metrics.read_bytes().count(b"\n") > 8)
+    second = shell("resume", "run", "--total-iters", "1M", "--duration", "1s")
+    alive = first.poll() is None
+    first.terminate()
+    first.communicate(timeout=30)
+    assert alive
+    refused(second, "run")
+    iterations = [line["iter"] for line in run.metrics()]
+    assert iterations == sorted(set(iterations))
