@@ -76,19 +76,6 @@ class Rows:
             self.weight,
         )
 
-    def blanked(self) -> Rows:
-        """Zeros where the weight is 0: what such a row holds may be too large to multiply by 0."""
-        hidden = self.weight == 0
-        if not bool(hidden.any()):
-            return self
-
-        def blank(tensor: Tensor) -> Tensor:
-            if not tensor.is_floating_point():
-                return tensor
-            return tensor.masked_fill(hidden.view(-1, *[1] * (tensor.ndim - 1)), 0)
-
-        return Rows(*(blank(tensor) for tensor in self.tensors()))
-
     def take(self, index: Tensor) -> Rows:
         return Rows(*(tensor.index_select(0, index) for tensor in self.tensors()))
 
@@ -99,18 +86,27 @@ class Rows:
 
 
 def permutation(
-    seed: int, iteration: int, epoch: int, steps: int, columns: int, blocks: int, parts: int
+    seed: int,
+    iteration: int,
+    epoch: int,
+    steps: int,
+    columns: int,
+    blocks: int,
+    parts: int,
+    first_block: int = 0,
 ) -> Array:
     """An order of all rows [T·B] whose `parts` equal pieces are the minibatches.
 
     Each of `blocks` equal groups of columns is shuffled for itself, keyed by its number, and gives
     every minibatch its share: so one process with W blocks learns from the same minibatches as W
-    processes with one block each.
+    processes with one block each, the w-th beginning at block w.
     """
     width = columns // blocks
     pieces = []
     for block in range(blocks):
-        order = np.random.default_rng([seed, iteration, epoch, block]).permutation(steps * width)
+        order = np.random.default_rng([seed, iteration, epoch, first_block + block]).permutation(
+            steps * width
+        )
         row, column = np.divmod(order, width)
         pieces.append((row * columns + block * width + column).reshape(parts, -1))
     return np.concatenate(pieces, axis=1).ravel()

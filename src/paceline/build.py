@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from .config import Config, seconds
 from .envs import env_maker
@@ -53,19 +53,20 @@ class Parts:
 
 
 @contextmanager
-def build(config: Config, kept: dict[str, Any] | None = None) -> Iterator[Parts]:
+def build(config: Config, kept: Choices | None = None) -> Iterator[Parts]:
     """Make everything, compiled and ready for the first step; close it at the end.
 
     `kept` are the choices of the run that is resumed.
     """
-    options = config.env
-    make = env_maker(
-        config.env_id, options.kwargs, options.time_limit, options.frame_stack, options.wrappers
-    )
-    columns = EnvColumns(make, config.num_envs, config.seed)
-    try:
+    make = env_maker(config.env_id, **vars(config.env))
+    with ExitStack() as stack:
+        columns = EnvColumns(make, config.num_envs, config.seed)
+        stack.callback(columns.close)
         network = network_for(config, columns.obs_spec, columns.act_spec)
-        choices = Choices(**kept) if kept else choose(config, columns.obs_spec)
+        choices = kept or choose(config, columns.obs_spec)
+        # numpy's products are small, and their last bits would depend on the number of threads.
+        stack.enter_context(threadpool_limits(1, "blas"))
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(choices.threads)
         sync = Local()
         actor = make_actor(network, config.num_envs)
@@ -76,8 +77,6 @@ def build(config: Config, kept: dict[str, Any] | None = None) -> Iterator[Parts]
             learner = _learner(config, network, sync, choices)
         sampler.publish(learner.weights, learner.version)
         yield Parts(sampler, learner, sync, network, choices, make)
-    finally:
-        columns.close()
 
 
 def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> NetworkSpec:
@@ -153,7 +152,7 @@ def _warmed_up(learner: Learner, sampler: Serial, must: bool) -> bool:
     try:
         log.info("compiled in %.1f s", learner.warm_up(sampler.blank()))
     except Exception as error:
-        cause = str(error).strip().splitlines()[0][:200]
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         if must:
             raise BadInput(f"the minibatch step can't be compiled: {cause}") from error
         log.warning("the minibatch step can't be compiled (%s); it runs eagerly", cause)

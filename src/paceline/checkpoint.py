@@ -26,6 +26,7 @@ from .rollout import Array
 FILES = ("weights.safetensors", "state.safetensors", "state.json")
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"
+DAMAGED = ".damaged-"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def replace_file(path: Path, data: bytes) -> None:
     try:
         write_synced(temporary, data)
         temporary.replace(path)
+        sync_directory(path.parent)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -130,6 +132,7 @@ def mark_best(checkpoint: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(checkpoint.name)
     link.replace(checkpoint.with_name("best"))
+    sync_directory(checkpoint.parent)
 
 
 def best_of(folder: Path) -> Path | None:
@@ -166,6 +169,15 @@ def _verified(path: Path, name: str, expected: Mapping[str, Any]) -> bytes:
     if hashlib.sha256(data).hexdigest() != expected["sha256"]:
         raise Damaged(f"{path / name} is not what was written (its SHA-256 differs)")
     return data
+
+
+def set_aside(folder: Path, after: Path) -> None:
+    """Rename the checkpoints behind `after`, which are damaged, so that they count no more."""
+    for path in saved(folder):
+        if path.name > after.name:
+            aside = path.with_name(f"{DAMAGED}{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
 
 
 def newest(folder: Path) -> tuple[Path, Checkpoint, list[str]]:

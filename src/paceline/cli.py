@@ -51,6 +51,8 @@ def _asks_for_help(arguments: list[str]) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
+    for library in ("OMP", "MKL", "OPENBLAS"):  # before anything numerical is imported
+        os.environ[f"{library}_NUM_THREADS"] = "1"
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -97,12 +99,9 @@ def _train(arguments: list[str]) -> int:
     if _asks_for_help(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0
-    from .machine import limit_threads
-
-    limit_threads(1)
     from .session import train
 
-    return _follow(lambda: train(config))
+    return _follow(lambda stopping: train(config, stopping))
 
 
 def _resume(arguments: list[str]) -> int:
@@ -113,28 +112,25 @@ def _resume(arguments: list[str]) -> int:
         return 0
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
-    from .machine import limit_threads
-
-    limit_threads(1)
     from .session import resume
 
-    return _follow(lambda: resume(folder, **given))
+    return _follow(lambda stopping: resume(folder, stopping, **given))
 
 
-def _follow(start: Callable[[], Iterator[Report]]) -> int:
-    """Train and show it; a signal ends the run at the next report."""
+def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]]) -> int:
+    """Train and show it; a signal ends the run after the current iteration."""
     from .metrics import Console
 
     with closing(Console()) as console, _messages(console), _signals() as stop:
-        reports = start()
+        reports = start(lambda: bool(stop))
         with closing(reports):  # type: ignore[type-var]
             for report in reports:
                 console.show(report)
                 if stop:
                     break
-    if stop:
-        raise StoppedEarly(f"stopped by {stop[0]}")
-    return 0
+            else:
+                return 0
+    raise StoppedEarly(f"stopped by {stop[0]}")
 
 
 @contextmanager
@@ -165,7 +161,7 @@ def _signals() -> Iterator[list[str]]:
             os._exit(StoppedEarly.exit_code)
         received.append(signal.Signals(number).name)
 
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(kind, handle) for kind in kinds]
     try:
         yield received
@@ -191,9 +187,6 @@ def _eval(arguments: list[str]) -> int:
         raise BadInput("name a run, or a checkpoint with --checkpoint, and not both")
     if not re.fullmatch("[0-9]+", given["episodes"]):
         raise BadInput(f"episodes is {given['episodes']!r}: write a whole number, such as 100")
-    from .machine import limit_threads
-
-    limit_threads(1)
     from .saved import evaluate_saved
 
     source = Path(given["run"] or given["checkpoint"])

@@ -37,7 +37,7 @@ def parse_duration(value: Any) -> Any:
         raise ValueError(f"should carry a unit: write {value}s, {value}m or 0.5h")
     if float(match[1]) == 0:
         raise ValueError("should be longer than nothing, such as 90s")
-    return value
+    return match[0]
 
 
 def seconds(duration: str) -> float:
@@ -50,11 +50,11 @@ def _list(value: Any) -> Any:
 
 
 def _mapping(value: Any) -> Any:
-    if isinstance(value, str):
-        return json.loads(value)
     try:
+        if isinstance(value, str):
+            return json.loads(value)
         json.dumps(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"should hold numbers, text, lists and names only ({error}); "
             "in Python, a callable env_id can close over anything else"
@@ -175,7 +175,9 @@ class Config:
 
     @property
     def env_name(self) -> str:
-        return self.env_id if isinstance(self.env_id, str) else self.env_id.__name__
+        if isinstance(self.env_id, str):
+            return self.env_id
+        return getattr(self.env_id, "__name__", type(self.env_id).__name__)
 
     @property
     def minibatch_count(self) -> int:
@@ -185,12 +187,10 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data that `Config(**…)` turns into the same run again."""
-        plain = json.loads(json.dumps(dataclasses.asdict(self), default=_name_of))
-        return plain | {"preset": "none"}
-
-
-def _name_of(thing: Any) -> str:
-    return f"{thing.__module__}:{thing.__qualname__}"
+        plain = dataclasses.asdict(self) | {"preset": "none", "env_id": self.env_name}
+        if self.log_jsonl:
+            plain["log_jsonl"] = str(Path(self.log_jsonl).absolute())
+        return json.loads(json.dumps(plain))
 
 
 ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {

@@ -108,9 +108,7 @@ def _play(
     columns.reset(row.obs[1])
     missing = episodes
     while missing:
-        row.obs[0] = row.obs[1]
-        row.valid[:] = True
-        row.terminated[:] = row.truncated[:] = False
+        row.turn()
         actor.forward(row.obs[0], parameters)
         if sample:
             noise = actor.head.noise(EVALUATION_SEED, columns.row, 0, width, 1)[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,9 +114,19 @@ class Learner:
             returns=self._tensor(targets.returns),
             value=predicted[:kept],
             weight=self._tensor(rollout.valid.astype(np.float32)),
-        ).blanked()
+        )
         explained = _explained_variance(value[:-1], targets.returns, rollout.valid)
-        return rows, {"explained_variance": explained}
+        return self._filled(rows, rollout.valid.ravel()), {"explained_variance": explained}
+
+    def _filled(self, rows: Rows, valid: Array) -> Rows:
+        """Rows that do not count become copies of one that does, and still do not count.
+
+        What they held may be too large to be multiplied by 0.
+        """
+        if valid.all():
+            return rows
+        index = np.where(valid, np.arange(len(valid)), valid.argmax())
+        return replace(rows.take(self._tensor(index)), weight=rows.weight)
 
     def _signals(self, rollout: Rollout) -> Signals:
         reward = rollout.reward
@@ -156,6 +166,7 @@ class Learner:
             rollout.columns,
             plan.blocks,
             plan.minibatches,
+            self._sync.rank * plan.blocks,
         )
         return rows.take(self._tensor(order))
 
@@ -183,10 +194,9 @@ class Learner:
         return mean, squares.numpy() / count, float(sums[width])
 
     def _sum(self, buffer: torch.Tensor) -> None:
-        if self._sync.size > 1:
-            began = time.perf_counter()
-            self._sync.sum(buffer)
-            self.t_sync += time.perf_counter() - began
+        began = time.perf_counter()
+        self._sync.sum(buffer)
+        self.t_sync += time.perf_counter() - began
 
     def _tensor(self, array: Array) -> torch.Tensor:
         """[T, B, ...] of a rollout as rows [R, ...] of the learner: the one place they cross."""

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TextIO
@@ -114,29 +115,47 @@ def cut_back(path: Path, iteration: int) -> None:
 
 
 class TensorBoard:
-    """Curves for TensorBoard, at most twice a second."""
+    """Curves for TensorBoard, at most twice a second; given up where they can't be written."""
 
     EVERY = 0.5
 
     def __init__(self, folder: Path, purge_step: int | None) -> None:
+        self._folder, self._written = folder, -math.inf
+        self._writer: Any = None
+        self._try(lambda: self._open(purge_step))
+
+    def _open(self, purge_step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
-        self._written = -math.inf
+        self._writer = SummaryWriter(str(self._folder), purge_step=purge_step)
 
     def write(self, report: Report) -> None:
-        if time.monotonic() - self._written < self.EVERY:
+        if time.monotonic() - self._written < self.EVERY or self._writer is None:
             return
         self._written = time.monotonic()
-        for name, value in report.as_dict().items():
-            if value is not None and name not in ("steps", "iter"):
-                self._writer.add_scalar(_group(name), value, report.steps)
+        values = report.as_dict()
+        for name in ("steps", "iter", "eval_return"):
+            values.pop(name)
+        self._add({_group(k): v for k, v in values.items() if v is not None}, report.steps)
 
     def evaluation(self, steps: int, mean: float) -> None:
-        self._writer.add_scalar("eval/mean_return", mean, steps)
+        self._add({"eval/mean_return": mean}, steps)
+
+    def _add(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            if self._writer is not None:
+                self._try(lambda n=name, v=value: self._writer.add_scalar(n, v, step))  # type: ignore[misc]
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._try(self._writer.close)
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except OSError as error:
+            log.warning("%s can't be written: %s; no more curves", self._folder, error.strerror)
+            self._writer = None
 
 
 def _group(name: str) -> str:

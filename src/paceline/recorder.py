@@ -1,108 +1,31 @@
-"""Recorder: what a run leaves behind in its directory, and when."""
+"""Recorder: what a run writes while it learns, and when."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import yaml
-
-from . import checkpoint, evaluation, machine
+from . import checkpoint, evaluation
 from .agent import Agent, network_facts
 from .build import Parts
 from .config import Config
-from .errors import BadInput, PacelineError, StoppedEarly
-from .metrics import JsonLines, Report, TensorBoard, cut_back
+from .errors import PacelineError, StoppedEarly
+from .metrics import JsonLines, Report, TensorBoard
 from .ring import Progress
+from .rundir import EVALUATION, METRICS, fixed
 
 log = logging.getLogger("paceline")
 
-CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"
-FOLDERS = ("checkpoints", "events", "video")
 SAVE_SECONDS = 30.0
 """Time between checkpoints, where no number of steps is given."""
-
-
-def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
-    """Make the directory and write what the run is; a run that is there already is refused."""
-    _check_path("output_dir", str(folder))
-    held = [name for name in (CONFIG, METRICS, "checkpoints") if (folder / name).exists()]
-    if held and not config.overwrite:
-        raise BadInput(
-            f"{folder} already holds a run ({held[0]}); go on with `paceline resume {folder}`, "
-            "choose another --output-dir, or replace it with --overwrite"
-        )
-    if config.log_jsonl:
-        _claim_copy(Path(config.log_jsonl), config.overwrite)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (CONFIG, METRICS, EVALUATION, RUN):
-            (folder / name).unlink(missing_ok=True)
-        for name in FOLDERS:
-            shutil.rmtree(folder / name, ignore_errors=True)
-        facts = {
-            **machine.description(),
-            "choices": choices,
-            "preset": config.preset,
-            "env_is_callable": callable(config.env_id),
-        }
-        checkpoint.replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
-        write_config(folder, config)  # last: from here on it is a run
-    except OSError as error:
-        raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
-
-
-def _claim_copy(path: Path, overwrite: bool) -> None:
-    """Make sure that `log_jsonl` can be written, and holds nothing yet."""
-    _check_path("log_jsonl", str(path))
-    if path.is_file() and path.stat().st_size and not overwrite:
-        raise BadInput(f"log_jsonl {path} already exists; name another, or give --overwrite")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
-    except OSError as error:
-        raise BadInput(f"log_jsonl {path} can't be written: {error.strerror}") from None
-
-
-def _check_path(name: str, path: str) -> None:
-    try:
-        if "\0" not in path and os.fsencode(path):
-            return
-    except UnicodeError:
-        pass
-    raise BadInput(f"{name} is {path!r}, which no file system takes; write a plain path")
-
-
-def write_config(folder: Path, config: Config) -> None:
-    text = yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True)
-    checkpoint.replace_file(folder / CONFIG, text.encode())
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """How the run was made; its choices are kept when it goes on."""
-    try:
-        facts: dict[str, Any] = json.loads((folder / RUN).read_text())
-        facts["choices"]["threads"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(
-            f"{folder / RUN} can't be read ({error}); the run can't be resumed"
-        ) from None
-    return facts
-
-
-def unclaim(folder: Path, config: Config, iteration: int) -> None:
-    """Take back what was written after `iteration`, which will be written again."""
-    write_config(folder, config)
-    cut_back(folder / METRICS, iteration)
-    if config.log_jsonl:
-        cut_back(Path(config.log_jsonl), iteration)
+LONG_REPLAY = 1_000_000
+"""Environment steps whose replay, on resume, is worth a word."""
 
 
 class Recorder:
@@ -118,7 +41,7 @@ class Recorder:
             self._board = TensorBoard(folder / "events", purge)
         self._steps, self._saved_at = progress.steps, time.monotonic()
         self._saved_iter = progress.iter if progress.iter else -1
-        self._best = self._best_so_far()
+        self._announced = False
 
     def __enter__(self) -> Recorder:
         return self
@@ -136,11 +59,11 @@ class Recorder:
 
     def record(self, report: Report) -> Report:
         """Evaluate if it is time; write the report; save if it is time."""
-        config, better = self._config, False
+        config, better, before = self._config, False, self._progress.best
         if _due(config.eval_every, self._steps, report.steps):
             result = self._evaluate()
             report = replace(report, eval_return=result.mean)
-            better = self._best is None or result.mean > self._best
+            better = before is None or result.mean > before
             log.info(
                 "evaluation after %s steps: mean %.2f%s",
                 f"{report.steps:,}",
@@ -159,10 +82,13 @@ class Recorder:
             else time.monotonic() - self._saved_at >= SAVE_SECONDS
         )
         if better:
-            self._best = report.eval_return
-        if (better or timely) and (saved := self._save()):
-            if better:
-                checkpoint.mark_best(saved)
+            self._progress.best = report.eval_return
+        if better or timely:
+            saved = self._save(report.eval_return)
+            if better and saved:
+                self._try("best", lambda: checkpoint.mark_best(saved))
+            elif better:
+                self._progress.best = before
             checkpoint.prune(self._folder / "checkpoints", config.keep)
         self._steps = report.steps
         return report
@@ -187,7 +113,7 @@ class Recorder:
 
     def fail(self, error: PacelineError) -> None:
         """Keep the state before the iteration that failed."""
-        saved = self._save(before_last=True)
+        saved = self._save()
         if saved:
             error.args = (f"{error}\nthe last good state is in {saved}",)
 
@@ -197,17 +123,23 @@ class Recorder:
         agent = Agent(parts.network, weights)
         result = evaluation.run(agent, parts.make_env, config.eval_episodes)
         name = f"checkpoints/{self._progress.iter:08d}"
-        result = replace(result, checkpoint=name, env_id=config.env_name)
+        saved = name if self._saved_iter == self._progress.iter else None
+        result = replace(result, checkpoint=saved, env_id=config.env_name)
         text = json.dumps(result.as_dict(), indent=1)
-        self._try(lambda: checkpoint.replace_file(self._folder / EVALUATION, text.encode()))
+        path = self._folder / EVALUATION
+        self._try(EVALUATION, lambda: checkpoint.replace_file(path, text.encode()))
         return result
 
-    def _save(self, before_last: bool = False) -> Path | None:
+    def _save(self, evaluated: float | None = None) -> Path | None:
         """A checkpoint of this moment; None where the disk refused it, which is said."""
         parts, progress = self._parts, self._progress
-        sampler = parts.sampler.state(before_last)
+        sampler = parts.sampler.state()
         if not sampler or self._saved_iter == progress.iter:
             return self._folder / "checkpoints" / f"{progress.iter:08d}" if sampler else None
+        replay = len(sampler["actions"])
+        if replay > LONG_REPLAY and not self._announced:
+            self._announced = True
+            log.warning("a resume from here would first replay %s steps", f"{replay:,}")
         state = parts.learner.module.state_dict()
         content = checkpoint.Checkpoint(
             weights={name: tensor.numpy(force=True) for name, tensor in state.items()},
@@ -218,16 +150,16 @@ class Recorder:
                 "steps": progress.steps,
                 "time": progress.time,
                 "recent": list(progress.recent),
-                "best": self._best,
-                "replay": len(sampler["actions"]),
+                "best": progress.best,
+                "evaluated": evaluated,
                 "weights": list(state),
                 "network": network_facts(parts.network),
                 "env_id": self._config.env_name,
-                "algo": self._config.algo,
+                "config": fixed(self._config),
             },
         )
         folder = self._folder / "checkpoints"
-        saved = self._try(lambda: checkpoint.save(folder, progress.iter, content))
+        saved = self._try("checkpoints", lambda: checkpoint.save(folder, progress.iter, content))
         self._saved_at = time.monotonic()
         if saved is not None:
             self._saved_iter = progress.iter
@@ -241,21 +173,14 @@ class Recorder:
             )
         checkpoint.prune(self._folder / "checkpoints", self._config.keep)
 
-    def _try(self, write: Any) -> Any:
+    def _try(self, name: str, write: Callable[[], Any]) -> Any:
         """A disk that is full or gone is reported, and training goes on."""
         try:
             return write()
         except OSError as error:
-            log.warning("%s: %s; training goes on", error.filename or "a file", error.strerror)
+            path = self._folder / name
+            log.warning("%s can't be written: %s; training goes on", path, error.strerror)
             return None
-
-    def _best_so_far(self) -> float | None:
-        best = checkpoint.best_of(self._folder / "checkpoints")
-        try:
-            score: float | None = checkpoint.load(best).facts["best"] if best else None
-        except checkpoint.Damaged:
-            return None
-        return score
 
 
 def _due(every: int | None, before: int, now: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class Progress:
     """seconds up to now"""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """returns of the latest episodes"""
+    best: float | None = None
+    """mean return of the best evaluation"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Budget:
                 (progress.iter, self.iters),
                 (progress.time, self.seconds),
             )
-            if limit
+            if limit is not None
         ]
         return min(1.0, max(spent))
 
@@ -65,8 +67,12 @@ def ring(
     budget: Budget,
     progress: Progress,
     log_every: int,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
-    """Train until the budget is spent; `progress` is kept up to date in place."""
+    """Train until the budget is spent; `progress` is kept up to date in place.
+
+    When `stopping()`, the report comes at once instead of after `log_every` iterations.
+    """
     meter = Meter(progress, learner)
     while (spent := budget.fraction(progress)) < 1.0:
         meter.begin()
@@ -76,7 +82,7 @@ def ring(
         sampler.publish(learner.weights, learner.version)
         meter.learned(rollout, metrics, sum(sync.gather(int(rollout.valid.sum()))))
         fraction = budget.fraction(progress)
-        if progress.iter % log_every == 0 or fraction >= 1.0:
+        if progress.iter % log_every == 0 or fraction >= 1.0 or stopping():
             yield meter.report(fraction, sync.size)
 
 

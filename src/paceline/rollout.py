@@ -79,6 +79,12 @@ class Rollout:
             version=np.zeros(columns, np.int64),
         )
 
+    def turn(self) -> None:
+        """Begin anew where it ended: the last observation becomes the first, flags are cleared."""
+        self.obs[0], self.first[0] = self.obs[-1], self.first[-1]
+        self.first[1:] = self.terminated[:] = self.truncated[:] = False
+        self.valid[:] = True
+
     @property
     def steps(self) -> int:
         return len(self.reward)

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 from . import evaluation
 from .agent import from_checkpoint, locate
+from .checkpoint import replace_file
 from .configure import load_file, resolve
 from .envs import env_maker
 from .errors import BadInput
-from .recorder import CONFIG
+from .rundir import CONFIG, EVALUATION
+
+log = logging.getLogger("paceline")
 
 
 def evaluate_saved(
     source: Path, episodes: int, env_id: str | None = None, sample: bool = False
 ) -> evaluation.EvalResult:
-    """Run a saved policy in the environment it was trained in, or in another with its spaces."""
+    """Run a saved policy in the environment it was trained in, or in another with its spaces.
+
+    A run's eval.json then holds the result.
+    """
     path, found = locate(source)
     agent = from_checkpoint(found)
-    run = next((p for p in (path, *path.resolve().parents) if (p / CONFIG).is_file()), None)
-    if run is None and env_id is None:
+    run = path.resolve().parent.parent
+    inside = (run / CONFIG).is_file()
+    if not inside and env_id is None:
         raise BadInput(f"{source} is not inside a run directory; say where to play with --env-id")
-    options = resolve(load_file(run / CONFIG)).env if run and env_id is None else None
+    options = vars(resolve(load_file(run / CONFIG)).env) if inside else {}
+    if env_id is not None:
+        options = options | {"kwargs": {}}  # those were the other environment's
     name = env_id or found.facts["env_id"]
-    if options is None:
-        make = env_maker(name)
-    else:
-        make = env_maker(
-            name, options.kwargs, options.time_limit, options.frame_stack, options.wrappers
-        )
-    result = evaluation.run(agent, make, episodes, sample)
-    return replace(result, checkpoint=str(path), env_id=name)
+    result = evaluation.run(agent, env_maker(name, **options), episodes, sample)
+    result = replace(result, checkpoint=str(path), env_id=name)
+    if inside:
+        try:
+            replace_file(run / EVALUATION, json.dumps(result.as_dict(), indent=1).encode())
+        except OSError as error:
+            log.warning("%s can't be written: %s", run / EVALUATION, error.strerror)
+    return result

@@ -4,69 +4,62 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from . import checkpoint, machine
-from .build import Parts, build
-from .config import Config
+from .build import Choices, Parts, build
+from .config import BUDGETS, Config
 from .configure import load_file, resolve
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .metrics import Report
-from .recorder import CONFIG, Recorder, claim, read_run, unclaim
+from .recorder import Recorder
 from .ring import Budget, Progress, ring
+from .rundir import CHANGEABLE, CONFIG, claim, fixed, locked, read_run, refuse_to_lose, rewind
 
 log = logging.getLogger("paceline")
 
-CHANGEABLE = {
-    "total_steps",
-    "total_iters",
-    "duration",
-    "eval_every",
-    "eval_episodes",
-    "save_every",
-    "keep",
-    "log_every",
-    "log_jsonl",
-    "track",
-}
-"""What a resumed run may do differently: none of it alters learning."""
-LONG_REPLAY = 1_000_000
 
-
-def train(config: Config) -> Iterator[Report]:
+def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Iterator[Report]:
     """Train, writing the run directory, and yield a report after every iteration or few.
 
-    Leaving the loop early ends the run cleanly, with a checkpoint to resume from.
+    Leaving the loop early ends the run cleanly, with a checkpoint to resume from. Reports may be
+    seconds apart; when `stopping()` returns true the next comes after the current iteration.
     """
-    folder = Path(config.output_dir or _default_folder(config))
+    if config.output_dir:
+        refuse_to_lose(Path(config.output_dir), config)
     with build(config) as parts:
-        claim(folder, config, asdict(parts.choices))
-        _introduce(config, folder, parts)
-        yield from _record(config, folder, parts, Progress())
+        folder = Path(config.output_dir) if config.output_dir else _new_folder(config)
+        with locked(folder):
+            claim(folder, config, asdict(parts.choices))
+            _introduce(config, folder, parts)
+            yield from _record(config, folder, parts, Progress(), stopping)
 
 
-def resume(run: str | Path, **changes: Any) -> Iterator[Report]:
+def resume(
+    run: str | Path, stopping: Callable[[], bool] = lambda: False, **changes: Any
+) -> Iterator[Report]:
     """Go on with a run from its newest whole checkpoint, as if it had never stopped.
 
     The budget may be extended, and logging and evaluation changed; nothing that alters learning.
     """
     folder = Path(run)
-    config, made_with = _resumed_config(folder, changes)
-    checkpoints = folder / "checkpoints"
-    checkpoint.sweep(checkpoints)
-    with build(config, made_with["choices"]) as parts:
-        progress = Progress()
-        if checkpoint.saved(checkpoints):
-            progress = _restore(checkpoints, parts)
-        else:
-            log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
-        unclaim(folder, config, progress.iter)
-        _introduce(config, folder, parts)
-        yield from _record(config, folder, parts, progress)
+    config, choices = _resumed_config(folder, changes)
+    with locked(folder):
+        checkpoint.sweep(folder / "checkpoints")
+        with build(config, choices) as parts:
+            progress = Progress()
+            if checkpoint.saved(folder / "checkpoints"):
+                progress = _restore(folder / "checkpoints", config, parts)
+            else:
+                log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
+            rewind(folder, config, progress.iter)
+            _introduce(config, folder, parts)
+            yield from _record(config, folder, parts, progress, stopping)
 
 
 def _introduce(config: Config, folder: Path, parts: Parts) -> None:
@@ -93,10 +86,23 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     )
 
 
-def _record(config: Config, folder: Path, parts: Parts, progress: Progress) -> Iterator[Report]:
+def _record(
+    config: Config,
+    folder: Path,
+    parts: Parts,
+    progress: Progress,
+    stopping: Callable[[], bool],
+) -> Iterator[Report]:
     """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
-    budget = Budget.of(config)
-    reports = ring(parts.sampler, parts.learner, parts.sync, budget, progress, config.log_every)
+    reports = ring(
+        parts.sampler,
+        parts.learner,
+        parts.sync,
+        Budget.of(config),
+        progress,
+        config.log_every,
+        stopping,
+    )
     with Recorder(config, folder, parts, progress) as recorder:
         try:
             for report in reports:
@@ -110,17 +116,23 @@ def _record(config: Config, folder: Path, parts: Parts, progress: Progress) -> I
             raise
 
 
-def _default_folder(config: Config) -> Path:
+def _new_folder(config: Config) -> Path:
+    """A directory of its own under runs/, also for two runs of the same second."""
     name = config.env_name.replace(":", "-").replace("/", "-")
     stem = f"{name}-{config.algo}-{datetime.now():%Y%m%d-%H%M%S}"
-    number, folder = 1, Path("runs") / stem
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{stem}-{number}"
-    return folder
+    for number in count(1):
+        folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise BadInput(f"{folder} can't be made: {error.strerror}") from None
+        return folder
+    raise AssertionError
 
 
-def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
+def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choices]:
     if not (folder / CONFIG).is_file():
         raise BadInput(f"{folder} holds no run: there is no {CONFIG} in it")
     stored = load_file(folder / CONFIG)
@@ -132,36 +144,45 @@ def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, dict
                 f"{name} can't change when a run is resumed, since it alters what is learnt; "
                 f"what can: {allowed}"
             )
+    if any(changes.get(name) is not None for name in BUDGETS):
+        stored = {key: value for key, value in stored.items() if key not in BUDGETS}
     config = resolve(stored, changes)
-    made_with = read_run(folder)
+    made_with, choices = read_run(folder)
     if made_with.get("env_is_callable") and not callable_given:
         raise BadInput(
             f"this run's environment was a Python callable ({config.env_id}); resume it from "
             "Python with paceline.resume(run, env_id=that_callable)"
         )
-    return config, made_with
+    return config, choices
 
 
-def _restore(checkpoints: Path, parts: Parts) -> Progress:
+def _restore(checkpoints: Path, config: Config, parts: Parts) -> Progress:
     path, found, problems = checkpoint.newest(checkpoints)
     for problem in problems:
         log.warning("damaged, passed over: %s", problem)
+    checkpoint.set_aside(checkpoints, path)
     facts = found.facts
+    for name, value in fixed(config).items():
+        if facts["config"].get(name, value) != value:
+            raise BadInput(
+                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
+                "was made; put it back, since it alters what is learnt"
+            )
     parts.learner.restore(_part(found.arrays, "learner."))
-    if facts["replay"] > LONG_REPLAY:
-        log.warning("replaying %s environment steps of open episodes …", f"{facts['replay']:,}")
     began = time.perf_counter()
     different = parts.sampler.restore(_part(found.arrays, "sampler."))
     if different:
         log.warning(
-            "the environments of columns %s did not replay to the same observation; "
-            "the run goes on, but not exactly as it would have",
+            "the environments of columns %s did not replay to the same observation; they begin "
+            "a new episode, and the run goes on, but not exactly as it would have",
             ", ".join(map(str, different)),
         )
     parts.sampler.publish(parts.learner.weights, parts.learner.version)
     log.info("resuming from %s (%.1f s)", path, time.perf_counter() - began)
-    progress = Progress(facts["iter"], facts["steps"], facts["time"])
+    progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
     progress.recent.extend(facts["recent"])
+    if facts["evaluated"] and facts["evaluated"] == facts["best"]:
+        checkpoint.mark_best(path)  # in case the run was killed before it could
     return progress
 
 

@@ -71,7 +71,7 @@ class ActionAdapter:
         if spec.kind == "discrete":
             return (action + spec.start if spec.start else action).tolist()
         seen = np.clip(action * self._half + self._middle, self._low, self._high)
-        return list(seen.reshape(len(seen), *spec.shape))
+        return list(seen.reshape(len(seen), *spec.shape).astype(spec.dtype, copy=False))
 
 
 def observation_spec(space: gym.Space[Any]) -> ObservationSpec:

@@ -189,7 +189,9 @@ PIECES = {".yaml": yaml_pieces, ".json": json_pieces, ".toml": toml_pieces}
 TAGS = ["", *(f"!!{kind} " for kind in ("int", "float", "bool", "timestamp", "binary", "null"))]
 scalar_texts = st.one_of(st.text(max_size=6), st.sampled_from(["''", "x", "[]", "{}", "-", "_"]))
 LINES = {
-    ".yaml": st.builds("{}: {}{}".format, st.sampled_from(NAMES), st.sampled_from(TAGS), scalar_texts),
+    ".yaml": st.builds(
+        "{}: {}{}".format, st.sampled_from(NAMES), st.sampled_from(TAGS), scalar_texts
+    ),
     ".json": st.builds('{{"{}": {}}}'.format, st.sampled_from(NAMES), scalar_texts),
     ".toml": st.builds("{} = {}".format, st.sampled_from(NAMES), scalar_texts),
 }

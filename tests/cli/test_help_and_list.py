@@ -146,6 +146,7 @@ def test_every_preset_that_is_listed_is_valid():
         ("train", "--help"),
         ("train", "--lr", "much"),
         ("train", "--mispelt", "1"),
+        ("train", "--env-id", "Cartpole-v1"),
         ("resume", "--help"),
         ("eval", "--help"),
     ],

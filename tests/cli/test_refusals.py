@@ -10,6 +10,9 @@ import time
 
 import pytest
 
+import paceline
+from paceline.errors import BadInput
+
 SPACES = """
 import gymnasium as gym
 import numpy as np
@@ -90,25 +93,86 @@ def test_a_wrong_value_is_refused_with_its_name_the_value_and_a_remedy(shell, ar
     refused(shell("train", *arguments.split()), *words)
 
 
+@pytest.fixture
+def here(shell, monkeypatch):
+    """The refusal of an environment within this process, which saves the import of torch."""
+    (shell.folder / "oddities.py").write_text(SPACES)
+    monkeypatch.syspath_prepend(shell.folder)
+
+    def refusal(env_id="CartPole-v1", **options):
+        with pytest.raises(BadInput) as caught, paceline.make_vec(env_id, 1, **options):
+            pass
+        return str(caught.value)
+
+    yield refusal
+    for module in ("oddities", "broken"):
+        sys.modules.pop(module, None)
+
+
+def says(text, *words):
+    assert len(text.splitlines()) <= 4, text
+    for word in words:
+        assert word.lower() in text.lower(), f"{word!r} is not in: {text}"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("Cartpole-v1", ("Cartpole-v1", "did you mean CartPole-v1")),
+        ("CartPole-v77", ("CartPole-v77", "CartPole-v1")),
+        ("no_such_module:Thing-v0", ("no_such_module", "PYTHONPATH")),
+        ("toy:idenity", ("toy:idenity", "toy:identity")),
+        ("toy:", ("toy:", "toy:identity")),
+        ("oddities:Absent-v0", ("oddities:Absent-v0", "not a registered")),
+        ("oddities:MultiDiscrete-v0", ("action", "MultiDiscrete", "wrap")),
+        ("oddities:MultiBinary-v0", ("action", "MultiBinary", "wrap")),
+        ("oddities:IntBox-v0", ("action", "Box", "int64")),
+        ("oddities:Dict-v0", ("observation", "Dict", "wrap")),
+        ("oddities:Tuple-v0", ("observation", "Tuple", "wrap")),
+        ("oddities:Text-v0", ("observation", "Text", "wrap")),
+        ("", ("env_id",)),
+        ("x" * 300, ("env_id", "not a registered")),
+    ],
+)
+def test_an_environment_that_can_not_be_used_is_refused_by_name(here, env_id, words):
+    says(here(env_id), *words)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        ("nowhere:Wrapper", ("env.wrappers", "nowhere:Wrapper", "module:Class")),
+        ("gymnasium.wrappers:Absent", ("env.wrappers", "Absent")),
+        ("oddities", ("env.wrappers", "oddities", "module:Class")),
+        (":", ("env.wrappers", "module:Class")),
+    ],
+)
+def test_a_wrapper_that_can_not_be_imported_is_refused_by_name(here, wrapper, words):
+    says(here(wrappers=(wrapper,)), *words)
+
+
+@pytest.mark.parametrize(
+    "body", ["import nothing_of_the_kind", "1 / 0", "def f(:", "raise OSError"]
+)
+def test_a_module_that_fails_to_import_is_named_with_its_error(shell, here, body):
+    (shell.folder / "broken.py").write_text(body + "\n")
+    error = "nothing_of_the_kind" if "nothing" in body else "Error"
+    says(here("broken:Thing-v0"), "env_id", "broken", error)
+    sys.modules.pop("broken", None)
+    says(here(wrappers=("broken:Thing",)), "env.wrappers", "broken:Thing", error)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ("--env-id Cartpole-v1", ("Cartpole-v1", "did you mean CartPole-v1")),
-        ("--env-id no_such_module:Thing-v0", ("no_such_module", "PYTHONPATH")),
-        ("--env-id toy:idenity", ("toy:idenity", "toy:identity")),
-        ("--env-id oddities:Absent-v0", ("oddities:Absent-v0", "not a registered")),
         ("--env-id oddities:MultiDiscrete-v0", ("action", "MultiDiscrete", "wrap")),
-        ("--env-id oddities:MultiBinary-v0", ("action", "MultiBinary", "wrap")),
-        ("--env-id oddities:IntBox-v0", ("action", "Box", "int64")),
-        ("--env-id oddities:Dict-v0", ("observation", "Dict", "wrap")),
-        ("--env-id oddities:Tuple-v0", ("observation", "Tuple", "wrap")),
-        ("--env-id oddities:Text-v0", ("observation", "Text", "wrap")),
         ("--env.wrappers nowhere:Wrapper", ("env.wrappers", "nowhere:Wrapper", "module:Class")),
-        ("--env.wrappers gymnasium.wrappers:Absent", ("env.wrappers", "Absent")),
-        ("--env.wrappers oddities", ("env.wrappers", "oddities", "module:Class")),
+        ("--env-id toy:chain --normalize-obs", ("normalize_obs", "discrete", "leave it off")),
+        ("--env-id toy:chain --env.frame-stack 2", ("frame_stack", "Discrete")),
     ],
 )
-def test_an_environment_that_can_not_be_used_is_refused_by_name(shell, arguments, words):
+def test_the_command_refuses_such_environments_and_makes_no_run(shell, arguments, words):
     (shell.folder / "oddities.py").write_text(SPACES)
     refused(shell("train", *arguments.split()), *words)
     assert not (shell.folder / "runs").exists()
@@ -117,12 +181,6 @@ def test_an_environment_that_can_not_be_used_is_refused_by_name(shell, arguments
 def test_running_statistics_of_images_are_refused(shell):
     image = ("--env-id", "toy:identity", "--env.kwargs", '{"image": true}')
     refused(shell("train", *image, "--normalize-obs"), "normalize_obs", "image", "leave it off")
-    refused(shell("train", "--env-id", "toy:chain", "--normalize-obs"), "normalize_obs", "discrete")
-
-
-def test_frames_of_a_discrete_observation_can_not_be_stacked(shell):
-    stacked = shell("train", "--env-id", "toy:chain", "--env.frame-stack", "2")
-    refused(stacked, "frame_stack", "Discrete")
 
 
 def test_a_gpu_that_is_not_there_is_refused(shell):
@@ -130,20 +188,6 @@ def test_a_gpu_that_is_not_there_is_refused(shell):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     refused(shell("train", "--device", "cuda"), "device", "cuda", "--device cpu")
-
-
-@pytest.mark.parametrize("body", ["import nothing_of_the_kind", "1 / 0", "def f(:", "raise OSError"])
-def test_an_environments_module_that_fails_to_import_is_named(shell, body):
-    (shell.folder / "broken.py").write_text(body + "\n")
-    ended = shell("train", "--env-id", "broken:Thing-v0")
-    refused(ended, "broken", "nothing_of" if "nothing" in body else "Error")
-
-
-@pytest.mark.parametrize("body", ["1 / 0", "def f(:"])
-def test_a_wrappers_module_that_fails_to_import_is_named(shell, body):
-    (shell.folder / "broken.py").write_text(body + "\n")
-    ended = shell("train", "--env.wrappers", "broken:Thing")
-    refused(ended, "env.wrappers", "broken:Thing", "Error")
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -235,7 +279,7 @@ def test_a_directory_is_no_configuration(shell):
         "!!python/object/apply:subprocess.call [['touch', 'canary']]\n",
         "env: {kwargs: {x: !!python/object/apply:os.mkdir ['canary']}}\n",
         "lr: !!python/module:canary\n",
-        '{"lr": "__import__(\'os\').mkdir(\'canary\')"}\n',
+        "{\"lr\": \"__import__('os').mkdir('canary')\"}\n",
     ],
 )
 def test_nothing_in_a_yaml_file_is_executed(shell, text):
@@ -271,7 +315,6 @@ def test_a_path_that_no_file_system_takes_is_refused(shell, text):
 
 
 def test_a_name_too_long_for_a_file_is_refused_like_any_unknown_one(shell):
-    refused(shell("train", "--env-id", "x" * 300), "env_id", "not a registered")
     refused(shell("train", "--preset", "x" * 300), "preset")
     refused(shell("train", "--algo", "x" * 300), "algo")
 

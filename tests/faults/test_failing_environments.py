@@ -140,7 +140,9 @@ def says(text, *words):
 
 def test_an_environment_that_always_raises_ends_the_run_with_its_cause_and_place(mishap):
     ended, run = mishap('{"what": "raise", "at": 3, "after": 180}')
-    failed(ended, 3, "RuntimeError: the rope broke", r"mishaps\.py:\d+", r"column \d", r"step [34]\b")
+    failed(
+        ended, 3, "RuntimeError: the rope broke", r"mishaps\.py:\d+", r"column \d", r"step [34]\b"
+    )
     failed(ended, 3, "last good state")
     assert str(sound(run, at_least=1).name) in ended.err
     # At its first failure the user was shown where: it is their code to mend.

@@ -56,5 +56,6 @@ class PPO:
         value = value_error(prediction.value, rows, self.value_clip)
         entropy = prediction.entropy
         loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)
-        kl, clipped = old - 1 - log_ratio.detach(), (near != old).to(old.dtype)
+        change = log_ratio.detach()
+        kl, clipped = change.expm1() - change, (near != old).to(old.dtype)
         return loss, [policy, value, entropy, kl, clipped]

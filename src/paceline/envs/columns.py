@@ -108,7 +108,7 @@ class EnvColumns:
     def step(self, t: int, actions: Sequence[Any], out: Rollout) -> None:
         """Row `t` of `out`: step every column, or reset it if its episode had ended.
 
-        `out` must come with `valid` all true and the other flags all false.
+        `out` must come with its flags cleared (`Rollout.turn`).
         """
         obs, reward, ended, shape = out.obs[t + 1], out.reward[t], self.ended, self._shape
         for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
@@ -205,12 +205,25 @@ class EnvColumns:
             running = self.started[~np.array(self.ended)]
             self._next_limit = int(running.min()) + self._limit if len(running) else NEVER
 
-    def replay(self, i: int, actions: Sequence[Any]) -> Any:
-        """Bring column `i` to where its open episode stood; returns its observation."""
-        observation = self._reset(i)
-        for action in actions:
-            observation = self._steps[i](action)[0]
-        return observation
+    def replay(self, i: int, actions: Sequence[Any], expected: Array) -> bool:
+        """Bring column `i` to where its open episode stood, at the observation `expected`.
+
+        False where it comes out otherwise: the episode is given up, and the next row resets.
+        """
+        seen, over = np.empty_like(expected), False
+        try:
+            seen[...] = self._reset(i)
+            for action in actions:
+                if over:
+                    break
+                observation, _, terminated, truncated, _ = self._steps[i](action)
+                seen[...] = observation
+                over = terminated or truncated
+        except Exception as error:
+            log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
+            over = True
+        self.ended[i] = bool(over) or seen.tobytes() != expected.tobytes()
+        return not self.ended[i]
 
     def state(self) -> dict[str, Array]:
         """What a checkpoint needs beside the open episodes' actions."""

@@ -56,10 +56,7 @@ class VecEnv:
         if len(actions) != self.num_envs:
             raise BadInput(f"{len(actions)} actions for {self.num_envs} environments")
         row = self._row
-        row.obs[0] = row.obs[1]
-        row.valid[:] = True
-        for flags in (row.terminated, row.truncated, row.first):
-            flags[:] = False
+        row.turn()
         if isinstance(actions, np.ndarray) and actions.ndim == 1:
             actions = actions.tolist()
         self._columns.step(0, actions, row)

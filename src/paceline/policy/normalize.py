@@ -11,10 +11,7 @@ EPSILON = 1e-8
 
 
 class RunningMoments:
-    """Mean and variance of everything seen, merged batch by batch (Chan et al. 1979).
-
-    Kept as count, sum and sum of squared deviations, so that several processes can merge.
-    """
+    """Mean and variance of everything seen, merged batch by batch (Chan et al. 1979)."""
 
     def __init__(self, size: int) -> None:
         self.count = 1e-4

@@ -14,8 +14,11 @@ class Sampler(Protocol):
     def publish(self, weights: Array, version: int) -> None:
         """Act with these weights from the next rollout on."""
 
-    def state(self, before_last: bool = False) -> dict[str, Any]:
-        """What a checkpoint needs to go on from here, or from before the last `collect()`."""
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on from the last `publish()`; empty at first.
+
+        A rollout that failed, or from which no update could be made, is thereby taken back.
+        """
 
     def restore(self, state: dict[str, Any]) -> list[int]:
         """Go on from `state`; returns the columns that did not come out as they were."""

@@ -30,19 +30,20 @@ class Serial:
         """actions of the latest rollouts, as far back as any open episode reaches"""
         self._oldest = 0
         """row of the run at which they begin"""
-        self._begun = False
-        self._before: dict[str, Any] = {}
+        self._begun, self._version = False, 0
         self._now: dict[str, Any] = {}
+        self._published: dict[str, Any] = {}
+        """where the columns stood, now and at the last `publish()`"""
 
     def publish(self, weights: Array, version: int) -> None:
         self._actor.load(weights)
-        self._out.version[:] = version
+        self._version, self._published = version, self._now
 
     def collect(self) -> Rollout:
         out, columns = self._out, self._columns
         if not self._begun:
             self.begin()
-        self._before = self._now
+        out.version[:] = self._version
         began = columns.row - columns.started
         noise = self._actor.head.noise(
             self._seed, self._rollouts, columns.first_column, columns.num_envs, out.steps
@@ -53,7 +54,7 @@ class Serial:
         self._rollouts += 1
         self._actions.append(out.action.copy())
         self._now = self._mark()
-        self._forget(min(int(self._before["started"].min()), int(self._now["started"].min())))
+        self._forget(min(int(self._published["started"].min()), int(self._now["started"].min())))
         return replace(out, episodes=episodes)
 
     def begin(self) -> None:
@@ -61,6 +62,7 @@ class Serial:
         self._columns.reset(self._out.obs[-1])
         self._out.first[-1] = True
         self._begun, self._now = True, self._mark()
+        self._published = self._now
 
     def blank(self) -> Rollout:
         """A rollout of the right shapes, for a compiler to look at."""
@@ -84,9 +86,9 @@ class Serial:
         while self._oldest + len(self._actions[0]) <= row:
             self._oldest += len(self._actions.popleft())
 
-    def state(self, before_last: bool = False) -> dict[str, Any]:
-        """With `actions`, the open episodes' own, one column after the other; empty at first."""
-        mark = self._before if before_last else self._now
+    def state(self) -> dict[str, Any]:
+        """With `actions`, the open episodes' own, one column after the other."""
+        mark = self._published
         if not mark:
             return {}
         end = int(mark["row"])
@@ -96,11 +98,6 @@ class Serial:
             last = int(started) if ended else end
             taken.append(rows[int(started) - self._oldest : last - self._oldest, i])
         return {**mark, "actions": np.concatenate(taken)}
-
-    def replay_length(self) -> int:
-        """Environment steps that a resume from here would replay."""
-        open_rows = (self._now["row"] - self._now["started"]) * ~self._now["ended"]
-        return int(open_rows.sum())
 
     def restore(self, state: dict[str, Any]) -> list[int]:
         columns, out = self._columns, self._out
@@ -119,13 +116,11 @@ class Serial:
             actions = state["actions"][at : at + length]
             kept[len(kept) - length :, i] = actions
             at += length
-            obs = np.empty_like(out.obs[-1, i])
-            obs[...] = columns.replay(i, self._adapt(actions))
-            if obs.tobytes() != out.obs[-1, i].tobytes():
+            if not columns.replay(i, self._adapt(actions), out.obs[-1, i]):
                 different.append(columns.first_column + i)
-                out.obs[-1, i] = obs
         self._actions = deque([kept] if len(kept) else [])
         self._begun, self._now = True, self._mark()
+        self._published = self._now
         return different
 
     def close(self) -> None:

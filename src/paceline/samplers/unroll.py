@@ -16,9 +16,7 @@ def unroll(
 ) -> None:
     """Fill `out`, which begins where it ended the last time; `head[T, B, size]` is scratch space
     for the parameters of the policy's distributions."""
-    out.obs[0], out.first[0] = out.obs[-1], out.first[-1]
-    out.first[1:] = out.terminated[:] = out.truncated[:] = False
-    out.valid[:] = True
+    out.turn()
     forward, sample, step = actor.forward, actor.head.sample, columns.step
     for t in range(out.steps):
         parameters, action = head[t], out.action[t]

@@ -1,0 +1,149 @@
+"""A run's directory: which files it holds, who may write it, and taking back what was not saved."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from . import checkpoint, machine
+from .build import Choices
+from .config import Config
+from .configure import load_file
+from .errors import BadInput, StoppedEarly
+from .metrics import cut_back
+
+CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"
+OURS = (CONFIG, METRICS, RUN, EVALUATION, "checkpoints", "events", "video")
+LOCK = ".lock"
+CHANGEABLE = {
+    "total_steps",
+    "total_iters",
+    "duration",
+    "eval_every",
+    "eval_episodes",
+    "save_every",
+    "keep",
+    "log_every",
+    "log_jsonl",
+    "track",
+}
+"""What a resumed run may do differently: none of it alters learning."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing the same run; the kernel lets go when this one ends."""
+    _check_path("output_dir", str(folder))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("wb")
+    except OSError as error:
+        raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"{folder} is being written by another process; wait for it") from None
+        yield
+
+
+def refuse_to_lose(folder: Path, config: Config) -> None:
+    """A directory that holds a run, or anything that one would replace, needs --overwrite."""
+    _check_path("output_dir", str(folder))
+    held = [name for name in OURS if (folder / name).exists()]
+    if held and not config.overwrite:
+        raise BadInput(
+            f"{folder} already holds a run ({held[0]}); go on with `paceline resume {folder}`, "
+            "choose another --output-dir, or replace it with --overwrite"
+        )
+
+
+def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
+    """Write what the run is; with --overwrite, in place of the one that is there."""
+    refuse_to_lose(folder, config)
+    if config.log_jsonl:
+        _claim_copy(Path(config.log_jsonl), config.overwrite, folder)
+    try:
+        for name in OURS:
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+        facts = {
+            **machine.description(),
+            "choices": choices,
+            "preset": config.preset,
+            "env_is_callable": callable(config.env_id),
+        }
+        checkpoint.replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
+        _write_config(folder, config)  # last: from here on it is a run
+    except OSError as error:
+        raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
+
+
+def _claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
+    """Make sure that `log_jsonl` can be written, and that nothing is lost by it."""
+    _check_path("log_jsonl", str(path))
+    if path.absolute() == (folder / METRICS).absolute():
+        raise BadInput(f"log_jsonl {path} is the run's own metrics file; name another, or none")
+    if path.is_file() and path.stat().st_size and not overwrite:
+        raise BadInput(f"log_jsonl {path} already exists; name another, or give --overwrite")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() or not path.exists():
+            path.write_bytes(b"")
+        elif path.is_dir():
+            raise IsADirectoryError(21, "it is a directory")
+    except OSError as error:
+        raise BadInput(f"log_jsonl {path} can't be written: {error.strerror}") from None
+
+
+def _check_path(name: str, path: str) -> None:
+    try:
+        if "\0" not in path and os.fsencode(path):
+            return
+    except UnicodeError:
+        pass
+    raise BadInput(f"{name} is {path!r}, which no file system takes; write a plain path")
+
+
+def _write_config(folder: Path, config: Config) -> None:
+    text = yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True)
+    checkpoint.replace_file(folder / CONFIG, text.encode())
+
+
+def fixed(config: Config) -> dict[str, Any]:
+    """What may not change while a run is learning."""
+    free = CHANGEABLE | {"output_dir", "overwrite", "preset"}
+    return {name: value for name, value in config.as_dict().items() if name not in free}
+
+
+def read_run(folder: Path) -> tuple[dict[str, Any], Choices]:
+    """How the run was made; its choices are kept when it goes on."""
+    try:
+        facts: dict[str, Any] = json.loads((folder / RUN).read_text())
+        return facts, Choices(**facts["choices"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{folder / RUN} can't be read ({error}): it can't be resumed") from None
+
+
+def rewind(folder: Path, config: Config, iteration: int) -> None:
+    """Take back what was written after `iteration`, which will be written again."""
+    known = load_file(folder / CONFIG).get("log_jsonl")
+    try:
+        if config.log_jsonl and str(Path(config.log_jsonl).absolute()) != known:
+            _claim_copy(Path(config.log_jsonl), False, folder)
+        elif config.log_jsonl:
+            cut_back(Path(config.log_jsonl), iteration)
+        _write_config(folder, config)
+        cut_back(folder / METRICS, iteration)
+    except OSError as error:
+        raise StoppedEarly(f"{folder} can't be written: {error.strerror}") from None
