@@ -16,6 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+for _library in ("OMP", "MKL", "OPENBLAS"):  # as the command does, before numpy is imported
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
 MARK = "PACELINE_TEST"
 """Environment variable by which a test's processes are known, orphans included."""
 SHARED_MEMORY = Path("/dev/shm")
@@ -126,6 +129,27 @@ class Shell:
     def resume(self, name, *arguments, code=0, **options):
         ended = self("resume", name, *arguments, **options)
         assert ended.code == code, ended
+        return self.run(name)
+
+    def train_here(self, name, *arguments):
+        """The same training within this process, which saves the import of torch."""
+        import paceline
+        from paceline.configure import load_file, resolve
+        from paceline.flags import config_parser, nested
+
+        given = config_parser().parse([str(argument) for argument in arguments])
+        file = given.pop("config", None)
+        place = {"output_dir": str(self.folder / name), "track": "none"}
+        config = resolve(*([load_file(file)] if file else []), place, nested(given))
+        for _ in paceline.train(config):
+            pass
+        return self.run(name)
+
+    def resume_here(self, name, **changes):
+        import paceline
+
+        for _ in paceline.resume(self.folder / name, **changes):
+            pass
         return self.run(name)
 
     def run(self, name):

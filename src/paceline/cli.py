@@ -99,6 +99,9 @@ def _train(arguments: list[str]) -> int:
     if _asks_for_help(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0
+    from .envs import env_maker
+
+    env_maker(config.env_id, **vars(config.env))  # refuses before torch is imported
     from .session import train
 
     return _follow(lambda stopping: train(config, stopping))

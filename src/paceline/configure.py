@@ -106,15 +106,17 @@ def load_file(path: str | Path) -> dict[str, Any]:
         raise BadInput(f"{path}: there is no such file") from None
     except OSError as error:
         raise BadInput(f"{path} can't be read: {error.strerror}") from None
+    except BadInput:
+        raise
     except RecursionError:
-        raise BadInput(
-            f"{path} can't be read as {path.suffix[1:]}: it is nested too deeply"
-        ) from None
-    except (ValueError, yaml.YAMLError) as error:
-        cause = " ".join(str(error).split())[:300]
+        raise BadInput(f"{path} can't be read: it is nested too deeply") from None
+    except Exception as error:  # a parser may trip over anything
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise BadInput(f"{path} can't be read as {path.suffix[1:]}: {cause}") from None
     if values is None:
         return {}
+    if _count(values) > MOST_VALUES:
+        raise BadInput(f"{path}: holds more than {MOST_VALUES:,} values; is it a configuration?")
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise BadInput(f"{path}: should hold names and values, not {str(values)[:60]!r}")
     return values

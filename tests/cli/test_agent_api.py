@@ -30,7 +30,7 @@ def runs(shell_in, tmp_path_factory):
             options = ["--env-id", env_id, "--eval-episodes", "1", "--num-envs", "4", *flags]
             if kwargs:
                 options += ["--env.kwargs", '{"image": true}']
-            made[kind] = shell.train(kind, *options).path
+            made[kind] = shell.train_here(kind, *options).path
         return made[kind]
 
     return run

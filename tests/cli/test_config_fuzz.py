@@ -22,6 +22,7 @@ from paceline.flags import config_parser, fields_of, nested
 
 NAMES = field_names()
 EXAMPLES = settings(max_examples=200, deadline=None)
+FEWER = settings(max_examples=100, deadline=None)
 
 scalars = st.one_of(
     st.none(),
@@ -48,7 +49,7 @@ values = st.recursive(
 
 @contextlib.contextmanager
 def seconds_of_cpu(limit):
-    """Fail what computes for longer; by the process's own clock, which a busy machine can't move."""
+    """Fail what computes for longer, by the process's own clock: a busy machine can't move it."""
 
     def fail(number, frame):
         raise TimeoutError(f"still computing after {limit} s")
@@ -132,7 +133,7 @@ def test_a_corrupted_configuration_is_refused_or_valid(config):
     judged(lambda: resolve(config))
 
 
-@EXAMPLES
+@FEWER
 @given(corrupted())
 @example({"env": {"kwargs": {"day": datetime.date(2026, 1, 1)}}})
 @example({"env": {"kwargs": {"raw": b"bytes", "pair": (1, 2), "none": None, "nan": math.nan}}})
@@ -146,7 +147,7 @@ def test_a_configuration_that_is_accepted_can_be_written_and_read_again(config):
         assert json.dumps(again.as_dict()) == json.dumps(made.as_dict())
 
 
-@EXAMPLES
+@FEWER
 @given(st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(), st.integers()), values))
 def test_any_dictionary_is_refused_or_valid(config):
     judged(lambda: resolve(config))
@@ -160,7 +161,7 @@ flags = st.one_of(
 )
 
 
-@EXAMPLES
+@FEWER
 @given(st.lists(st.one_of(flags, st.text(max_size=12), st.just("1")), max_size=8))
 def test_any_arguments_are_refused_or_valid(arguments):
     def parsed():
@@ -171,21 +172,17 @@ def test_any_arguments_are_refused_or_valid(arguments):
     judged(parsed)
 
 
-yaml_pieces = st.sampled_from(
-    ["lr", ": ", "\n", "  ", "- ", "[", "]", "{", "}", ",", "&a", "*a", "<<", "!!int ", "!!float "]
-    + ["!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!omap ", "!!pairs ", "!!null ", "? "]
-    + ["!!python/name:os.system ", "!x ", "%YAML 9.9\n", "---\n", "...\n", "|\n", ">\n", "'", '"']
-    + ["1_000", "0x", "0b1", "0o7", ".inf", ".nan", "12:30:45", "2026-13-45", "~", "#", "\t", "\\"]
-)
-json_pieces = st.sampled_from(
-    ['{"lr": ', "}", "[", "]", ",", ":", '"', "1", "1e999", "NaN", "-Infinity", "null", "true"]
-    + ["\\ud800", "\\u0000", " ", "\n", '"ppo"', '{"a":', "9" * 5000]
-)
-toml_pieces = st.sampled_from(
-    ["lr", " = ", "\n", "[ppo]\n", "[[ppo]]\n", "[env.kwargs]\n", '"', "'''", "1", "0x", "inf"]
-    + ["nan", "1979-05-27T07:32:00", "07:32:00", "{", "}", ".", ",", "true", "#", "9" * 5000, "\\u"]
-)
-PIECES = {".yaml": yaml_pieces, ".json": json_pieces, ".toml": toml_pieces}
+YAML_PIECES = r"""lr : - [ ] { } , &a *a << !!int !!float !!bool !!timestamp !!binary !!set !!omap
+!!pairs !!null ? !!python/name:os.system !x %YAML --- ... | > ' " 1_000 0x 0b1 0o7 .inf .nan ~ # \
+12:30:45 2026-13-45"""
+JSON_PIECES = r"""{"lr": } [ ] , : " 1 1e999 NaN -Infinity null true \ud800 \u0000 "ppo" {"a":"""
+TOML_PIECES = r"""lr = [ppo] [[ppo]] [env.kwargs] " \u ' 1 0x inf nan { } . , true #
+1979-05-27T07:32:00 07:32:00"""
+SPACE = [" ", "\n", "  ", "\t", ": ", "- ", "9" * 5000]
+PIECES = {
+    suffix: st.sampled_from([*text.split(), *SPACE])
+    for suffix, text in ((".yaml", YAML_PIECES), (".json", JSON_PIECES), (".toml", TOML_PIECES))
+}
 TAGS = ["", *(f"!!{kind} " for kind in ("int", "float", "bool", "timestamp", "binary", "null"))]
 scalar_texts = st.one_of(st.text(max_size=6), st.sampled_from(["''", "x", "[]", "{}", "-", "_"]))
 LINES = {
@@ -205,7 +202,7 @@ def test_a_file_of_any_content_is_refused_or_holds_names_and_values(tmp_path, su
     lines = st.lists(LINES[suffix], max_size=3).map("\n".join)
     encoded = st.one_of(soup, lines).map(lambda text: text.encode("utf-8", "surrogatepass"))
 
-    @settings(max_examples=600, deadline=None)
+    @settings(max_examples=400, deadline=None)
     @given(st.one_of(encoded, encoded, st.binary(max_size=200)))
     def check(content):
         file.write_bytes(content)
@@ -223,7 +220,7 @@ def test_a_valid_file_with_bytes_changed_is_refused_or_valid(tmp_path, suffix):
         st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), min_size=1, max_size=4
     )
 
-    @EXAMPLES
+    @FEWER
     @given(changes)
     def check(found):
         content = bytearray(whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 
 import pytest
 import yaml
@@ -108,10 +109,11 @@ config = Config(
     ppo={"clip": 0.3, "target_kl": 0.02},
 )
 """
-AS_FLAGS = (
+AS_FLAGS = shlex.split(
     "--algo ppo --env-id toy:identity --seed 7 --total-steps 5k --hidden 32,16 "
-    "--no-normalize-obs --lr 1e-2 --env.time-limit 9 --ppo.clip 0.3 --ppo.target-kl .02"
-).split() + ["--env.kwargs", '{"size": 3}']
+    "--no-normalize-obs --lr 1e-2 --env.time-limit 9 --env.kwargs '{\"size\": 3}' "
+    "--ppo.clip 0.3 --ppo.target-kl .02"
+)
 
 
 @pytest.mark.parametrize(

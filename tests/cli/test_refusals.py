@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import resource
 import subprocess
@@ -11,6 +12,7 @@ import time
 import pytest
 
 import paceline
+from paceline import cli
 from paceline.errors import BadInput
 
 SPACES = """
@@ -45,6 +47,15 @@ for name, obs, act in (
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
 def refused(ended, *words, lines=4):
     """Exit 2, nothing trained, and a short sentence on stderr with all of `words`."""
     assert ended.code == 2, ended
@@ -53,6 +64,29 @@ def refused(ended, *words, lines=4):
     assert 1 <= len(ended.err.strip().splitlines()) <= lines, ended.err
     for word in words:
         assert str(word).lower() in ended.err.lower(), f"{word!r} is not in: {ended.err}"
+
+
+@pytest.fixture
+def command(shell, monkeypatch, capsys):
+    """The command within this process, which saves its start: what has ended."""
+    monkeypatch.chdir(shell.folder)
+    for library in ("OMP", "MKL", "OPENBLAS"):
+        monkeypatch.setenv(f"{library}_NUM_THREADS", "1")
+
+    def run(*arguments):
+        code = cli.run(list(arguments))
+        out, err = capsys.readouterr()
+        return Ended(code, out, err)
+
+    return run
+
+
+@pytest.mark.parametrize("arguments", ["--lr much", "--gama 1", "--config lr.yaml", "--lr"])
+def test_a_user_sees_one_sentence_and_the_exit_code_2(shell, command, arguments):
+    ended = shell("train", *arguments.split())
+    refused(ended, "gama" if "gama" in arguments else "lr", lines=1)
+    there = command("train", *arguments.split())
+    assert (ended.code, ended.out, ended.err) == (there.code, there.out, there.err)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +123,8 @@ def refused(ended, *words, lines=4):
         ("--config nothing", ("nothing", ".yaml", ".toml")),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_name_the_value_and_a_remedy(shell, arguments, words):
-    refused(shell("train", *arguments.split()), *words)
+def test_a_wrong_value_is_refused_with_its_name_the_value_and_a_remedy(command, arguments, words):
+    refused(command("train", *arguments.split()), *words)
 
 
 @pytest.fixture
@@ -168,26 +202,35 @@ def test_a_module_that_fails_to_import_is_named_with_its_error(shell, here, body
         ("--env-id Cartpole-v1", ("Cartpole-v1", "did you mean CartPole-v1")),
         ("--env-id oddities:MultiDiscrete-v0", ("action", "MultiDiscrete", "wrap")),
         ("--env.wrappers nowhere:Wrapper", ("env.wrappers", "nowhere:Wrapper", "module:Class")),
-        ("--env-id toy:chain --normalize-obs", ("normalize_obs", "discrete", "leave it off")),
-        ("--env-id toy:chain --env.frame-stack 2", ("frame_stack", "Discrete")),
     ],
 )
-def test_the_command_refuses_such_environments_and_makes_no_run(shell, arguments, words):
-    (shell.folder / "oddities.py").write_text(SPACES)
+def test_the_command_refuses_such_environments_and_makes_no_run(shell, here, arguments, words):
+    """`here` has made the module that some of them come from."""
     refused(shell("train", *arguments.split()), *words)
     assert not (shell.folder / "runs").exists()
 
 
-def test_running_statistics_of_images_are_refused(shell):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--normalize-obs", ("normalize_obs", "discrete", "leave it off")),
+        ("--env.frame-stack 2", ("frame_stack", "Discrete")),
+    ],
+)
+def test_what_a_discrete_observation_can_not_have_is_refused(command, arguments, words):
+    refused(command("train", "--env-id", "toy:chain", *arguments.split()), *words)
+
+
+def test_running_statistics_of_images_are_refused(command):
     image = ("--env-id", "toy:identity", "--env.kwargs", '{"image": true}')
-    refused(shell("train", *image, "--normalize-obs"), "normalize_obs", "image", "leave it off")
+    refused(command("train", *image, "--normalize-obs"), "normalize_obs", "image", "leave it off")
 
 
-def test_a_gpu_that_is_not_there_is_refused(shell):
+def test_a_gpu_that_is_not_there_is_refused(command):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    refused(shell("train", "--device", "cuda"), "device", "cuda", "--device cpu")
+    refused(command("train", "--device", "cuda"), "device", "cuda", "--device cpu")
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -232,9 +275,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("c.YAML", b"lr: 1\n", ("c.YAML", ".yaml")),
     ],
 )
-def test_a_file_that_can_not_be_used_is_refused_by_name(shell, name, content, words):
+def test_a_file_that_can_not_be_used_is_refused_by_name(shell, command, name, content, words):
     (shell.folder / name).write_bytes(content)
-    refused(shell("train", "--config", name), *words)
+    refused(command("train", "--config", name), *words)
 
 
 def test_a_file_of_ten_megabytes_of_noise_is_refused_soon(shell):
@@ -254,7 +297,7 @@ def test_a_file_that_multiplies_itself_is_refused_soon(shell):
         resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
 
     ended = shell("train", "--config", "c.yaml", timeout=20, preexec_fn=limit)
-    refused(ended, "seed", lines=20)
+    refused(ended, "c.yaml", "values", lines=20)
     assert len(ended.err) < 5000
 
 
@@ -264,11 +307,11 @@ def test_numbers_too_large_to_factor_are_refused_soon(shell):
     refused(shell("train", *huge, timeout=10), "minibatches 4")
 
 
-def test_a_directory_is_no_configuration(shell):
+def test_a_directory_is_no_configuration(shell, command):
     (shell.folder / "folder.yaml").mkdir()
     (shell.folder / "folder").mkdir()
-    refused(shell("train", "--config", "folder.yaml"), "folder.yaml", "directory")
-    refused(shell("train", "--config", "folder"), "folder", ".yaml")
+    refused(command("train", "--config", "folder.yaml"), "folder.yaml", "directory")
+    refused(command("train", "--config", "folder"), "folder", ".yaml")
 
 
 @pytest.mark.parametrize(
@@ -299,29 +342,30 @@ def test_nothing_in_a_yaml_file_is_executed(shell, text):
     ],
     ids=" ".join,
 )
-def test_a_place_that_can_not_be_written_is_refused_before_training(shell, option):
+def test_a_place_that_can_not_be_written_is_refused_before_training(shell, command, option):
     (shell.folder / "file").write_text("precious")
     rest = ["--output-dir", "run"] if option[0] != "--output-dir" else []
-    ended = shell("train", "--total-iters", "1", "--overwrite", *option, *rest)
+    ended = command("train", "--total-iters", "1", "--overwrite", *option, *rest)
     refused(ended, option[0][2:].replace("-", "_"), option[1])
     assert "steps/s" not in ended.out
     assert (shell.folder / "file").read_text() == "precious"
 
 
 @pytest.mark.parametrize("text", ['{"output_dir": "a\\u0000b"}', '{"output_dir": "a\\ud800b"}'])
-def test_a_path_that_no_file_system_takes_is_refused(shell, text):
+def test_a_path_that_no_file_system_takes_is_refused(shell, command, text):
     (shell.folder / "c.json").write_text(text)
-    refused(shell("train", "--total-iters", "1", "--config", "c.json"), "output_dir")
+    refused(command("train", "--total-iters", "1", "--config", "c.json"), "output_dir")
 
 
-def test_a_name_too_long_for_a_file_is_refused_like_any_unknown_one(shell):
-    refused(shell("train", "--preset", "x" * 300), "preset")
-    refused(shell("train", "--algo", "x" * 300), "algo")
+def test_a_name_too_long_for_a_file_is_refused_like_any_unknown_one(command):
+    refused(command("train", "--env-id", "x" * 300), "env_id", "not a registered")
+    refused(command("train", "--preset", "x" * 300), "preset")
+    refused(command("train", "--algo", "x" * 300), "algo")
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "ten", "1.5", "²", ""])
-def test_a_wrong_number_of_evaluation_episodes_is_refused(shell, number):
-    refused(shell("eval", "run", "--episodes", number), lines=2)
+def test_a_wrong_number_of_evaluation_episodes_is_refused(command, number):
+    refused(command("eval", "run", "--episodes", number), lines=2)
 
 
 @pytest.mark.parametrize(
@@ -337,8 +381,8 @@ def test_a_wrong_number_of_evaluation_episodes_is_refused(shell, number):
         (("resume", "tmp", "--lrr", "1"), ("--lrr", "did you mean --lr?")),
     ],
 )
-def test_a_run_that_is_none_is_refused_by_name(shell, arguments, words):
-    refused(shell(*arguments), *words)
+def test_a_run_that_is_none_is_refused_by_name(command, arguments, words):
+    refused(command(*arguments), *words)
 
 
 def test_the_installed_command_is_the_module(shell):

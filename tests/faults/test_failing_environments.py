@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import sys
 
 import numpy as np
 import pytest
 
-import paceline
 from paceline import checkpoint
-from paceline.configure import resolve
 from paceline.errors import PacelineError
-from paceline.flags import config_parser, nested
 
 MISHAPS = """
 from pathlib import Path
@@ -78,10 +77,10 @@ class Mishap(gym.Env):
 
 gym.register("Mishap-v0", Mishap)
 """
-FLAGS = (
+FLAGS = shlex.split(
     "--env-id mishaps:Mishap-v0 --num-envs 4 --rollout-steps 20 --total-iters 12 --eval-episodes 2 "
     "--save-every 1 --hidden 16"
-).split()
+)
 
 
 @pytest.fixture
@@ -100,14 +99,13 @@ def mishap(shell):
 def mishap_here(shell, monkeypatch):
     """The same within this process, which saves the import of torch: (the error, run)."""
     (shell.folder / "mishaps.py").write_text(MISHAPS)
+    monkeypatch.chdir(shell.folder)
     monkeypatch.syspath_prepend(shell.folder)
     monkeypatch.delitem(sys.modules, "mishaps", raising=False)
 
-    def train(**kwargs):
-        given = config_parser().parse([*FLAGS, "--track", "none"])
-        place = {"output_dir": str(shell.folder / "run"), "env": {"kwargs": kwargs}}
+    def train(*more, **kwargs):
         with pytest.raises(PacelineError) as caught:
-            list(paceline.train(resolve(nested(given), place)))
+            shell.train_here("run", *FLAGS, "--env.kwargs", json.dumps(kwargs), *more)
         return caught.value, shell.run("run")
 
     yield train
@@ -150,16 +148,18 @@ def test_an_environment_that_always_raises_ends_the_run_with_its_cause_and_place
     assert 'raise RuntimeError("the rope broke")' in ended.out
 
 
-def test_an_environment_that_raises_from_its_first_step_on_ends_the_run(mishap):
-    ended, run = mishap('{"what": "raise"}')
-    failed(ended, 3, "the rope broke", "column 0")
+def test_an_environment_that_raises_from_its_first_step_on_ends_the_run(mishap_here):
+    error, run = mishap_here(what="raise")
+    assert error.exit_code == 3
+    says(str(error), "the rope broke", "column 0", "last good state")
     sound(run)
 
 
 @pytest.mark.parametrize("after", [0, 180])
-def test_an_environment_that_raises_at_every_reset_ends_the_run(mishap, after):
-    ended, run = mishap(f'{{"what": "reset", "after": {after}}}')
-    failed(ended, 3, "the rope broke", r"column \d")
+def test_an_environment_that_raises_at_every_reset_ends_the_run(mishap_here, after):
+    error, run = mishap_here(what="reset", after=after)
+    assert error.exit_code == 3
+    says(str(error), "the rope broke", r"column \d")
     if after:
         sound(run, at_least=1)
 
@@ -224,16 +224,17 @@ def test_after_its_environment_is_mended_a_failed_run_goes_on(shell, mishap):
     assert not resumed.leftovers()
 
 
-def test_a_failure_in_an_evaluation_leaves_a_checkpoint_that_resumes_exactly(shell, mishap):
+def test_a_failure_in_an_evaluation_leaves_a_checkpoint_that_resumes_exactly(shell, mishap_here):
     """The learner is past the rollout by then, and so must the sampler be."""
     (shell.folder / "broken").touch()
-    ended, run = mishap('{"what": "evaluation"}', "--eval-every", "300", "--save-every", "1M")
-    failed(ended, 3, "evaluation")
+    error, run = mishap_here("--eval-every", "300", "--save-every", "1M", what="evaluation")
+    assert error.exit_code == 3
+    says(str(error), "evaluation")
     sound(run, at_least=1)
     (shell.folder / "broken").unlink()
-    resumed = shell.resume("run")
+    resumed = shell.resume_here("run")
     other = [*FLAGS, "--env.kwargs", '{"what": "evaluation"}', "--eval-every", "300"]
-    straight = shell.train("straight", *other)
+    straight = shell.train_here("straight", *other)
     ours, theirs = (
         [{k: v for k, v in line.items() if k != "eval_return"} for line in run.learned()]
         for run in (resumed, straight)
@@ -250,16 +251,18 @@ def test_a_failure_in_the_last_evaluation_does_not_lose_what_was_learnt(shell, m
     sound(run, at_least=12)
 
 
-def test_a_reward_that_is_no_number_in_an_evaluation_is_never_written(mishap):
-    ended, run = mishap('{"what": "evaluation reward"}')
-    failed(ended, 3, "reward nan")
+def test_a_reward_that_is_no_number_in_an_evaluation_is_never_written(mishap_here):
+    error, run = mishap_here(what="evaluation reward")
+    assert error.exit_code == 3
+    says(str(error), "reward nan")
     assert not (run.path / "eval.json").exists() or "NaN" not in run.text("eval.json")
     sound(run, at_least=12)
 
 
-def test_rewards_too_large_to_learn_from_end_the_run_as_diverged(mishap):
-    ended, run = mishap('{"what": "huge", "after": 180}')
-    failed(ended, 4, "(loss|norm|variance) became (inf|nan)", "lower lr", "last good state")
+def test_rewards_too_large_to_learn_from_end_the_run_as_diverged(mishap_here):
+    error, run = mishap_here(what="huge", after=180)
+    assert error.exit_code == 4
+    says(str(error), "(loss|norm|variance) became (inf|nan)", "lower lr", "last good state")
     sound(run, at_least=1)
 
 

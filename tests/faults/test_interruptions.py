@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
 import subprocess
 import time
@@ -36,7 +37,7 @@ def reference(shell_in, tmp_path_factory):
     def run(case):
         if case not in made:
             shell = shell_in(tmp_path_factory.mktemp(case))
-            run = shell.train("run", *flags_of(case))
+            run = shell.train_here("run", *flags_of(case))
             made[case] = run.result(), run.metrics()[-1]["time"]
         return made[case]
 
@@ -94,19 +95,19 @@ def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(shel
     ended = shell("resume", "run")
     assert ended.code == 0, ended
     assert "from the beginning" in ended.out
-    assert shell.run("run").result() == shell.train("other", *flags).result()
+    assert shell.run("run").result() == shell.train_here("other", *flags).result()
 
 
-SAVING = (
+SAVING = shlex.split(
     "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 256,256 "
     "--save-every 1 --keep 2 --eval-episodes 1 --track none"
-).split()
+)
 
 
 def kill_while_saving(shell, kills):
     """Checkpoints after every iteration, which take most of the time; kill, resume, kill, …"""
     arguments, seen, torn = ["train", "--output-dir", "run", *SAVING], 0, 0
-    for number, delay in enumerate(moments(kills, 1.0)):
+    for number, delay in enumerate(moments(kills, 0.6)):
         budget = ["--total-iters", "1M", *(["--compile", "off"] if number == 0 else [])]
         shell.kill([*arguments, *budget], "run", delay)
         arguments = ["resume", "run"]
@@ -128,7 +129,8 @@ def kill_while_saving(shell, kills):
 def check_resumed(shell, total):
     """The run that was killed all the time, and one that never was."""
     resumed = shell.resume("run", "--total-iters", total)
-    straight = shell.train("straight", *SAVING, "--total-iters", total, "--save-every", "1M")
+    flags = [*SAVING, "--total-iters", total, "--save-every", "1M", "--compile", "off"]
+    straight = shell.train_here("straight", *flags)
     assert resumed.result() == straight.result()
     assert not resumed.leftovers()
 
@@ -198,8 +200,7 @@ gym.register("Slow-v0", Slow)
 """
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_forces_the_end(shell, kind, until):
+def test_a_second_signal_forces_the_end(shell, until):
     """The first waits for the iteration, which here takes minutes."""
     (shell.folder / "slow.py").write_text(SLOW)
     process = shell.start(
@@ -207,13 +208,32 @@ def test_a_second_signal_forces_the_end(shell, kind, until):
         stdout=subprocess.DEVNULL,
     )
     until(lambda: (shell.folder / "stepped").exists())
-    process.send_signal(kind)
+    process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     assert process.poll() is None
-    process.send_signal(kind)
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=5)
     assert process.returncode == 75
     assert "Traceback" not in err
+
+
+def test_a_signal_between_two_reports_loses_no_iteration(shell, until):
+    """A report may cover many iterations; stopping in between must not break what it sums up."""
+    flags = ("--algo", "a2c", "--total-iters", "450", "--log-every", "150", "--eval-episodes", "2")
+    process = shell.start("train", "--output-dir", "run", *flags, "--track", "none")
+    until(lambda: "preset" in process.stdout.readline())
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 75
+    stopped = shell.run("run").metrics()[-1]
+    assert stopped["iter"] < 450
+    resumed, straight = shell.resume("run"), shell.train_here("straight", *flags)
+    assert resumed.last() == straight.last()
+    assert resumed.last("state.safetensors") == straight.last("state.safetensors")
+    lines = resumed.metrics()
+    assert sum(line["steps_global"] for line in lines) == straight.metrics()[-1]["steps"]
+    assert [line["iter"] for line in lines] == sorted({150, 300, 450, stopped["iter"]})
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import shutil
 
 import pytest
@@ -13,16 +14,16 @@ from paceline.config import Config
 from paceline.configure import load_file
 from paceline.errors import BadInput
 
-FLAGS = (
+FLAGS = shlex.split(
     "--preset none --total-iters 6 --save-every 1 --keep 3 --num-envs 4 --rollout-steps 32 "
     "--hidden 16 --eval-episodes 2"
-).split()
+)
 
 
 @pytest.fixture(scope="module")
 def made(shell_in, tmp_path_factory):
     shell = shell_in(tmp_path_factory.mktemp("made"))
-    return shell.train("run", *FLAGS)
+    return shell.train_here("run", *FLAGS)
 
 
 @pytest.fixture
@@ -60,8 +61,10 @@ def test_a_flag_that_alters_learning_is_refused_by_name_and_nothing_is_touched(
     assert unchanged(run) == before
 
 
-CHANGEABLE = """total_steps total_iters duration eval_every eval_episodes save_every keep log_every
-log_jsonl track""".split()
+CHANGEABLE = shlex.split(
+    "total_steps total_iters duration eval_every eval_episodes save_every keep log_every log_jsonl "
+    "track"
+)
 """The budget, logging and evaluation: INTERFACE.md."""
 
 
@@ -84,13 +87,13 @@ def test_a_finished_run_ends_at_once_and_stays_what_it_was(shell, run, made):
 
 def test_a_longer_budget_goes_on_as_if_it_had_been_there_from_the_start(shell, run):
     extended = shell.resume("run", "--total-iters", "9")
-    straight = shell.train("straight", *FLAGS, "--total-iters", "9")
+    straight = shell.train_here("straight", *FLAGS, "--total-iters", "9")
     assert extended.result() == straight.result()
     assert load_file(extended.path / "config.yaml")["total_iters"] == 9
 
 
 def test_a_budget_of_another_kind_can_be_added(shell, run):
-    refilled = shell.resume("run", "--total-iters", "1000", "--total-steps", "1500")
+    refilled = shell.resume_here("run", total_iters=1000, total_steps=1500)
     *_, before, last = refilled.metrics()
     assert before["steps"] < 1500 <= last["steps"]
 
@@ -108,7 +111,7 @@ def test_logging_and_evaluation_may_change(shell, run):
 
 def test_a_run_that_was_moved_is_resumed_where_it_is(shell, run):
     run.path.rename(shell.folder / "moved")
-    moved = shell.resume("moved", "--total-iters", "7")
+    moved = shell.resume_here("moved", total_iters=7)
     assert [line["iter"] for line in moved.metrics()] == list(range(1, 8))
     assert not (shell.folder / "run").exists()
 
@@ -120,7 +123,7 @@ def test_what_interrupted_writes_left_is_swept(shell, run):
     (run.path / ".tmp-config.yaml").write_text("half")
     (run.path / "checkpoints" / ".tmp-best").symlink_to("nowhere")
     assert len(run.leftovers()) == 3
-    shell.resume("run")
+    shell.resume_here("run")
     assert not run.leftovers()
 
 
@@ -128,7 +131,7 @@ def test_a_torn_last_line_of_the_metrics_is_written_again(shell, run, made):
     shutil.rmtree(run.checkpoints()[-1])
     text = run.text("metrics.jsonl")
     (run.path / "metrics.jsonl").write_text(text[:-40])
-    assert shell.resume("run").result() == made.result()
+    assert shell.resume_here("run").result() == made.result()
 
 
 @pytest.mark.parametrize(

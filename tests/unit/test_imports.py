@@ -22,6 +22,7 @@ LAYERS = [
     {"samplers", "sync", "step", "config", "agent"},
     {"learner", "configure", "evaluation"},
     {"build", "ring"},
+    {"rundir"},
     {"recorder"},
     {"session", "saved"},
     {"flags", "listing", "cli", "__main__"},
