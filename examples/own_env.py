@@ -25,12 +25,11 @@ class Thermostat(gym.Env):
 
 config = paceline.Config(
     env_id=Thermostat,
-    env=dict(time_limit=100),  # cut off, not ended: the value of the last state still counts
+    env={"time_limit": 100},  # cut off, not ended: the value of the last state still counts
     normalize_obs=True,
     total_steps=60_000,
     lr=1e-3,
     output_dir="runs/thermostat",
 )
-for report in paceline.train(config):
-    pass
-print(f"mean return of the last 100 episodes: {report.recent_return:.2f}")
+*_, last = paceline.train(config)
+print(f"mean return of the last 100 episodes: {last.recent_return:.2f}")

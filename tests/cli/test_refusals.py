@@ -201,7 +201,6 @@ def test_a_module_that_fails_to_import_is_named_with_its_error(shell, here, body
     [
         ("--env-id Cartpole-v1", ("Cartpole-v1", "did you mean CartPole-v1")),
         ("--env-id oddities:MultiDiscrete-v0", ("action", "MultiDiscrete", "wrap")),
-        ("--env.wrappers nowhere:Wrapper", ("env.wrappers", "nowhere:Wrapper", "module:Class")),
     ],
 )
 def test_the_command_refuses_such_environments_and_makes_no_run(shell, here, arguments, words):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline import checkpoint
-from paceline.errors import PacelineError
+from paceline.errors import Diverged, PacelineError
 
 MISHAPS = """
 from pathlib import Path
@@ -207,10 +207,9 @@ def test_what_does_not_fit_the_space_ends_the_run(mishap_here, what):
     sound(run, at_least=1)
 
 
-@pytest.mark.parametrize(("what", "word"), [("nan reward", "reward nan"), ("shape", "shape")])
-def test_the_command_ends_with_code_3_on_what_nobody_can_learn_from(mishap, what, word):
-    ended, run = mishap(f'{{"what": "{what}", "at": 3, "after": 180}}')
-    failed(ended, 3, word, r"column \d", "last good state")
+def test_the_command_ends_with_code_3_on_what_nobody_can_learn_from(mishap):
+    ended, run = mishap('{"what": "nan reward", "at": 3, "after": 180}')
+    failed(ended, 3, "reward nan", r"column \d", "last good state")
     sound(run, at_least=1)
 
 
@@ -243,11 +242,12 @@ def test_a_failure_in_an_evaluation_leaves_a_checkpoint_that_resumes_exactly(she
     assert resumed.last() == straight.last()
 
 
-def test_a_failure_in_the_last_evaluation_does_not_lose_what_was_learnt(shell, mishap):
+def test_a_failure_in_the_last_evaluation_does_not_lose_what_was_learnt(shell, mishap_here, caplog):
     (shell.folder / "broken").touch()
-    ended, run = mishap('{"what": "evaluation"}')
-    failed(ended, 3, "evaluation")
-    assert "the rope broke" in ended.out + ended.err
+    error, run = mishap_here(what="evaluation")
+    assert error.exit_code == 3
+    says(str(error), "evaluation")
+    assert "the rope broke" in caplog.text + str(error)
     sound(run, at_least=12)
 
 
@@ -266,17 +266,28 @@ def test_rewards_too_large_to_learn_from_end_the_run_as_diverged(mishap_here):
     sound(run, at_least=1)
 
 
+ABSURD = ("--total-iters", "300", "--compile", "off", "--lr")
+
+
+def test_a_learning_rate_that_is_absurd_ends_the_command_as_diverged(shell):
+    ended = shell("train", *ABSURD, "1e30", "--track", "none", "--output-dir", "run")
+    failed(ended, 4, "became (inf|nan)", "lower lr", "last good state")
+    sound(shell.run("run"))
+
+
 @pytest.mark.parametrize(
     "flags",
     [
-        "--lr 1e30",
-        "--algo a2c --lr 1e38 --log-every 1 --save-every 1",
-        "--algo a2c --env-id Pendulum-v1 --lr 1e37",
+        "1e38 --algo a2c --log-every 1 --save-every 1",
+        "1e37 --algo a2c --env-id Pendulum-v1",
+        "1e30 --env-id Pendulum-v1 --num-envs 2",
+        "1e38 --env-id toy:identity --normalize-return",
     ],
 )
-def test_a_learning_rate_that_is_absurd_ends_the_run_as_diverged(shell, flags):
-    """Also where a NaN would reach the environment first and look like its fault."""
-    rest = ("--total-iters", "300", "--track", "none", "--output-dir", "run")
-    ended = shell("train", *flags.split(), *rest)
-    failed(ended, 4, "became (inf|nan)", "lower lr", "last good state")
+def test_learning_that_blows_up_is_diverged_and_what_is_kept_is_finite(shell, flags):
+    """Also where one step is all it takes, or a NaN reaches the environment and looks its fault."""
+    with pytest.raises(Diverged) as caught:
+        shell.train_here("run", *ABSURD, *flags.split())
+    assert caught.value.exit_code == 4
+    says(str(caught.value), "became (inf|nan)", "lower lr", "last good state")
     sound(shell.run("run"))

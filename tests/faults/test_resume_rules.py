@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 import paceline
+from paceline import cli
 from paceline.config import Config
 from paceline.configure import load_file
 from paceline.errors import BadInput
@@ -33,12 +34,10 @@ def run(made, shell):
     return shell.run("run")
 
 
-def refused(ended, *words):
-    assert ended.code == 2, ended
-    assert "Traceback" not in ended.err, ended.err
-    assert len(ended.err.splitlines()) <= 4, ended.err
+def says(text, *words):
+    assert len(text.splitlines()) <= 4, text
     for word in words:
-        assert word in ended.err, ended.err
+        assert word in text, text
 
 
 def unchanged(run):
@@ -54,10 +53,11 @@ def unchanged(run):
     ],
 )
 def test_a_flag_that_alters_learning_is_refused_by_name_and_nothing_is_touched(
-    shell, run, flags, name
+    run, flags, name, capsys
 ):
     before = unchanged(run)
-    refused(shell("resume", "run", *flags), f"{name} can't change", "--total-steps")
+    assert cli.run(["resume", str(run.path), *flags]) == 2
+    says(capsys.readouterr().err, f"{name} can't change", "--total-steps")
     assert unchanged(run) == before
 
 
@@ -186,11 +186,11 @@ def test_a_second_process_on_the_same_run_is_refused(shell, run, until):
     metrics = run.path / "metrics.jsonl"
     first = shell.start("resume", "run", "--total-iters", "1M")
     until(lambda: metrics.read_bytes().count(b"\n") > 8)
-    second = shell("resume", "run", "--total-iters", "1M", "--duration", "1s")
+    with pytest.raises(BadInput, match="run"):
+        shell.resume_here("run", total_iters=10**6, duration="1s")
     alive = first.poll() is None
     first.terminate()
     first.communicate(timeout=30)
     assert alive
-    refused(second, "run")
     iterations = [line["iter"] for line in run.metrics()]
     assert iterations == sorted(set(iterations))
