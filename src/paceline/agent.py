@@ -101,9 +101,15 @@ def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
 
 
 def from_checkpoint(found: checkpoint.Checkpoint) -> Agent:
-    # safetensors keeps an order of its own; actors need the module's.
-    weights = {name: found.weights[name] for name in found.facts["weights"]}
-    return Agent(network_from(found.facts["network"]), weights)
+    try:
+        # safetensors keeps an order of its own; actors need the module's.
+        weights = {name: found.weights[name] for name in found.facts["weights"]}
+        return Agent(network_from(found.facts["network"]), weights)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise BadInput(
+            f"the checkpoint's state.json does not describe a policy ({cause})"
+        ) from None
 
 
 def network_facts(network: NetworkSpec) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from .config import Config, seconds
 from .envs import env_maker
@@ -64,6 +64,8 @@ def build(config: Config, kept: Choices | None = None) -> Iterator[Parts]:
         stack.callback(columns.close)
         network = network_for(config, columns.obs_spec, columns.act_spec)
         choices = kept or choose(config, columns.obs_spec)
+        if choices.device == "cuda" and not torch.cuda.is_available():
+            raise BadInput("this run learnt on cuda, and torch sees no GPU here")
         # numpy's products are small, and their last bits would depend on the number of threads.
         stack.enter_context(threadpool_limits(1, "blas"))
         stack.callback(torch.set_num_threads, torch.get_num_threads())

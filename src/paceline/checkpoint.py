@@ -147,7 +147,7 @@ def load(path: Path) -> Checkpoint:
         contents = {name: _verified(path, name, manifest[name]) for name in FILES}
         weights, arrays = from_bytes(contents[FILES[0]]), from_bytes(contents[FILES[1]])
         facts = json.loads(contents[FILES[2]])
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
         raise Damaged(f"{path}: {MANIFEST} or what it names can't be read ({error})") from None
     return Checkpoint(weights, arrays, facts)
 

@@ -102,9 +102,13 @@ def _train(arguments: list[str]) -> int:
     from .envs import env_maker
 
     env_maker(config.env_id, **vars(config.env))  # refuses before torch is imported
-    from .session import train
 
-    return _follow(lambda stopping: train(config, stopping))
+    def start(stopping: Callable[[], bool]) -> Iterator[Report]:
+        from .session import train
+
+        return train(config, stopping)
+
+    return _follow(start)
 
 
 def _resume(arguments: list[str]) -> int:
@@ -115,9 +119,13 @@ def _resume(arguments: list[str]) -> int:
         return 0
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
-    from .session import resume
 
-    return _follow(lambda stopping: resume(folder, stopping, **given))
+    def start(stopping: Callable[[], bool]) -> Iterator[Report]:
+        from .session import resume
+
+        return resume(folder, stopping, **given)
+
+    return _follow(start)
 
 
 def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]]) -> int:

@@ -70,6 +70,9 @@ def run(agent: Agent, make: EnvMaker, episodes: int, sample: bool = False) -> Ev
             if ours != theirs:
                 raise BadInput(f"the policy's {role} are {ours}, the environment's {theirs}")
         totals, lengths = _play(agent, columns, episodes, sample)
+    if not np.isfinite(totals).all():
+        bad = totals[~np.isfinite(totals)][0]
+        raise EnvironmentFailed(f"an environment returned the reward {bad} during evaluation")
     seeds = [episode_seed(EVALUATION_SEED, e % width, e // width) for e in range(episodes)]
     low, high = bootstrap_interval(totals)
     return EvalResult(

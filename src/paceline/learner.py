@@ -82,6 +82,7 @@ class Learner:
         lr = self._plan.lr * (remaining if self._plan.anneal_lr else 1.0)
         means = self._descend(rows, rollout, remaining, lr)
         metrics |= dict(zip(self._step.names, means, strict=True)) | {"lr": lr}
+        metrics["weights"] = float(self.flat.weights.sum())
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
             self.restore(before)
@@ -89,6 +90,7 @@ class Learner:
                 f"{bad[0]} became {metrics[bad[0]]} in update {self.version + 1}; "
                 "a lower lr, or max_grad_norm, often helps, as does normalize_return"
             )
+        del metrics["weights"]
         self._observe(rollout)
         self.version += 1
         return metrics

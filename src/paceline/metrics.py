@@ -8,7 +8,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TextIO
@@ -115,22 +114,35 @@ def cut_back(path: Path, iteration: int) -> None:
 
 
 class TensorBoard:
-    """Curves for TensorBoard, at most twice a second; given up where they can't be written."""
+    """Curves for TensorBoard, at most twice a second; given up where they can't be written.
+
+    Written record by record in this thread: torch's writer has one of its own, whose errors
+    can't be caught.
+    """
 
     EVERY = 0.5
 
     def __init__(self, folder: Path, purge_step: int | None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
         self._folder, self._written = folder, -math.inf
-        self._writer: Any = None
-        self._try(lambda: self._open(purge_step))
-
-    def _open(self, purge_step: int | None) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(self._folder), purge_step=purge_step)
+        self._file: Any = None
+        name = f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / name).open("ab", buffering=0)
+        except OSError as error:
+            self._give_up(error)
+            return
+        self._records = RecordWriter(self._file)
+        self._put(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_step is not None:
+            log_start = SessionLog(status=SessionLog.START)
+            self._put(Event(wall_time=time.time(), step=purge_step, session_log=log_start))
 
     def write(self, report: Report) -> None:
-        if time.monotonic() - self._written < self.EVERY or self._writer is None:
+        if time.monotonic() - self._written < self.EVERY:
             return
         self._written = time.monotonic()
         values = report.as_dict()
@@ -142,20 +154,28 @@ class TensorBoard:
         self._add({"eval/mean_return": mean}, steps)
 
     def _add(self, values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            if self._writer is not None:
-                self._try(lambda n=name, v=value: self._writer.add_scalar(n, v, step))  # type: ignore[misc]
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._put(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+
+    def _put(self, event: Any) -> None:
+        if self._file is None:
+            return
+        try:
+            self._records.write(event.SerializeToString())
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        log.warning("%s can't be written: %s; no more curves", self._folder, error.strerror)
+        self.close()
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._try(self._writer.close)
-
-    def _try(self, action: Callable[[], Any]) -> None:
-        try:
-            action()
-        except OSError as error:
-            log.warning("%s can't be written: %s; no more curves", self._folder, error.strerror)
-            self._writer = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _group(name: str) -> str:

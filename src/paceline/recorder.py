@@ -42,6 +42,8 @@ class Recorder:
         self._steps, self._saved_at = progress.steps, time.monotonic()
         self._saved_iter = progress.iter if progress.iter else -1
         self._announced = False
+        self._refused: set[str] = set()
+        """what could not be written, and has been said"""
 
     def __enter__(self) -> Recorder:
         return self
@@ -60,22 +62,21 @@ class Recorder:
     def record(self, report: Report) -> Report:
         """Evaluate if it is time; write the report; save if it is time."""
         config, better, before = self._config, False, self._progress.best
-        if _due(config.eval_every, self._steps, report.steps):
-            result = self._evaluate()
-            report = replace(report, eval_return=result.mean)
-            better = before is None or result.mean > before
-            log.info(
-                "evaluation after %s steps: mean %.2f%s",
-                f"{report.steps:,}",
-                result.mean,
-                ", the best so far" if better else "",
-            )
+        try:
+            if _due(config.eval_every, self._steps, report.steps):
+                report = replace(report, eval_return=self._evaluate().mean)
+        finally:  # an evaluation that fails takes nothing away from what was learnt
+            for lines in self._lines:
+                lines.write(report)
             if self._board is not None:
-                self._board.evaluation(report.steps, result.mean)
-        for lines in self._lines:
-            lines.write(report)
-        if self._board is not None:
-            self._board.write(report)
+                self._board.write(report)
+        score = report.eval_return
+        if score is not None:
+            better = before is None or score > before
+            best = ", the best so far" if better else ""
+            log.info("evaluation after %s steps: mean %.2f%s", f"{report.steps:,}", score, best)
+            if self._board is not None:
+                self._board.evaluation(report.steps, score)
         timely = (
             _due(config.save_every, self._steps, report.steps)
             if config.save_every
@@ -178,8 +179,10 @@ class Recorder:
         try:
             return write()
         except OSError as error:
-            path = self._folder / name
-            log.warning("%s can't be written: %s; training goes on", path, error.strerror)
+            if name not in self._refused:
+                path = self._folder / name
+                log.warning("%s can't be written: %s; training goes on", path, error.strerror)
+            self._refused.add(name)
             return None
 
 

@@ -130,7 +130,10 @@ def read_run(folder: Path) -> tuple[dict[str, Any], Choices]:
     """How the run was made; its choices are kept when it goes on."""
     try:
         facts: dict[str, Any] = json.loads((folder / RUN).read_text())
-        return facts, Choices(**facts["choices"])
+        choices = Choices(**facts["choices"])
+        if [type(value) for value in vars(choices).values()] != [int, bool, str]:
+            raise TypeError(f"its choices are {facts['choices']}")
+        return facts, choices
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{folder / RUN} can't be read ({error}): it can't be resumed") from None
 

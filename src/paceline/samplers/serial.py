@@ -12,7 +12,7 @@ from ..envs.columns import EnvColumns
 from ..policy.actor import Actor
 from ..rollout import Array, OpenEpisodes, Rollout
 from ..spaces import ActionAdapter
-from .unroll import check, unroll
+from .unroll import check, check_policy, unroll
 
 ARRAYS = [entry.name for entry in fields(Rollout) if entry.name != "episodes"]
 
@@ -49,6 +49,7 @@ class Serial:
             self._seed, self._rollouts, columns.first_column, columns.num_envs, out.steps
         )
         unroll(columns, self._actor, self._adapt, noise, out, self._head)
+        check_policy(out, self._head)
         check(out, columns.obs_spec, columns.first_column, began)
         episodes = self._open.close(out, columns.first_column)
         self._rollouts += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..envs.columns import EnvColumns
-from ..errors import EnvironmentFailed
+from ..errors import Diverged, EnvironmentFailed
 from ..policy.actor import Actor
 from ..rollout import Array, Rollout
 from ..spaces import ActionAdapter, ObservationSpec
@@ -24,6 +24,15 @@ def unroll(
         sample(parameters, noise[t], action)
         step(t, adapt(action), out)
     out.logp[:] = actor.head.logp(head, out.action)
+
+
+def check_policy(rollout: Rollout, head: Array) -> None:
+    """Weights that are too large for an observation are the policy's fault, not the world's."""
+    if _finite_sum(head):
+        return
+    for t, i, _ in np.argwhere(~np.isfinite(head))[:1]:
+        if np.isfinite(rollout.obs[t, i]).all():
+            raise Diverged("the policy's actions became NaN or infinite; a lower lr often helps")
 
 
 def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Array) -> None:
