@@ -97,6 +97,7 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
         activation=config.activation or ("relu" if image else "tanh"),
         shared_trunk=shared,
         normalize_obs=config.normalize_obs,
+        log_std_init=config.log_std_init,
     )
 
 

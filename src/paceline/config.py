@@ -138,6 +138,9 @@ class Config:
     shared_trunk: bool | None = None
     """policy and value on the same layers (for images yes, otherwise no)"""
 
+    log_std_init: float = 0.0
+    """log of a Box action's deviation at the start; -1 explores a third as widely as 0"""
+
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the learner computes"""
     threads: Annotated[int, Ge(0)] = 0

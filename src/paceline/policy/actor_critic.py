@@ -22,7 +22,7 @@ class Policy(nn.Module):
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
         if spec.act.kind == "box":
-            self.log_std = nn.Parameter(torch.zeros(spec.act.size))
+            self.log_std = nn.Parameter(torch.full((spec.act.size,), spec.log_std_init))
         self.trunk, features = make_trunk(spec)
         last = OneHotLinear if spec.obs.kind == "discrete" and not spec.hidden else nn.Linear
         self.head = last(features, spec.act.size)

@@ -26,6 +26,7 @@ class NetworkSpec:
     activation: Activation = "tanh"
     shared_trunk: bool = False
     normalize_obs: bool = False
+    log_std_init: float = 0.0
 
     @property
     def normalizer_size(self) -> int:
