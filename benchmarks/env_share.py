@@ -52,10 +52,10 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    from paceline.adapters import ActionAdapter
     from paceline.build import build
     from paceline.config import Config
     from paceline.envs.columns import EnvColumns, episode_seed
-    from paceline.spaces import ActionAdapter
 
     config = Config(
         env_id=options.env_id,

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import checkpoint
+from .adapters import ActionAdapter, ObservationAdapter, space_of
 from .errors import BadInput
 from .policy.actor import Actor, make_actor
-from .policy.network import STORED_AS, NetworkSpec
+from .policy.network import Encoder, NetworkSpec, stored_as
+from .registry import name_of
 from .rollout import Array
-from .spaces import ActionAdapter, ActionSpec, ObservationSpec
+from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec
 
 if TYPE_CHECKING:
     from .policy.actor_critic import ActorCritic
@@ -24,7 +26,7 @@ class Agent:
 
     def __init__(self, network: NetworkSpec, weights: dict[str, Array], seed: int = 0) -> None:
         self.network, self.weights, self._seed = network, weights, seed
-        self._adapt = ActionAdapter(network.act)
+        self._adapt, self._adapter = ActionAdapter(network.act), ObservationAdapter(network.obs)
         self._actor: Actor | None = None
         self._rows = self._calls = 0
 
@@ -34,29 +36,41 @@ class Agent:
         actor.load(published(self.network, self.weights))
         return actor
 
-    def act(self, obs: Any, sample: bool = False) -> Any:
-        """The action for one observation, or a list of actions for a batch of them."""
-        spec = self.network.obs
-        obs = np.asarray(obs, spec.dtype)
-        single = obs.shape == spec.shape
-        if not single and obs.shape[1:] != spec.shape:
-            raise BadInput(f"an observation of shape {obs.shape}; this policy takes {spec.shape}")
-        actions = self._adapt(self._actions(obs[None] if single else obs, sample))
-        return actions[0] if single else actions
+    def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
+        """The action for one observation, or a list of actions for a batch of them.
+
+        A batch of a Dict or Tuple space is a Dict or Tuple of batches. `action_mask` is for
+        environments that give theirs in `info`.
+        """
+        info = {} if action_mask is None else {ACTION_MASK: action_mask}
+        try:
+            rows = self._adapter.batched(obs)
+            shape, dtype = self.network.obs.stored
+            stored = np.zeros((rows or 1, *shape), dtype)
+            where = 0 if rows is None else slice(None)
+            self._adapter.write(self.network.obs.split(stored), where, obs, info)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise BadInput(
+                f"this policy takes observations of {space_of(self.network.obs)}, one or a batch "
+                f"of them, not this: {type(error).__name__}: {error}"
+            ) from None
+        actions = self._adapt(self._actions(stored, sample))
+        return actions[0] if rows is None else actions
 
     def _actions(self, obs: Array, sample: bool) -> Array:
-        rows, size = len(obs), self.network.act.size
+        rows = len(obs)
         if self._actor is None or rows != self._rows:
             self._actor, self._rows = self.actor(rows), rows
-        shape, dtype = self.network.act.stored
-        parameters, action = np.empty((rows, size), np.float32), np.empty((rows, *shape), dtype)
+        head, (shape, dtype) = self._actor.head, self.network.act.stored
+        parameters = np.empty((rows, head.size), np.float32)
+        action = np.empty((rows, *shape), dtype)
         self._actor.forward(obs, parameters)
         if sample:
-            noise = self._actor.head.noise(self._seed, self._calls, 0, rows, 1)[0]
+            noise = head.noise(self._seed, self._calls, 0, rows, 1)[0]
             self._calls += 1
-            self._actor.head.sample(parameters, noise, action)
+            head.sample(parameters, noise, action)
         else:
-            self._actor.head.greedy(parameters, action)
+            head.greedy(parameters, action)
         return action
 
     @property
@@ -67,7 +81,9 @@ class Agent:
         from .policy.actor_critic import ActorCritic
 
         module = ActorCritic(self.network)
-        module.load_state_dict({k: torch.from_numpy(v) for k, v in self.weights.items()})
+        # A user's encoder may hold constants, which are its own and not saved.
+        named = {name: torch.from_numpy(weight) for name, weight in self.weights.items()}
+        module.load_state_dict(module.state_dict() | named)
         return module
 
 
@@ -76,14 +92,17 @@ def published(network: NetworkSpec, weights: dict[str, Array]) -> Array:
     parts = [weights[name] for name in ("obs_mean", "obs_scale") if name in weights]
     for name, weight in weights.items():
         if name.startswith("policy."):
-            parts.append(weight.transpose(STORED_AS[weight.ndim]).ravel())
+            parts.append(weight.transpose(stored_as(weight.ndim)).ravel())
     return np.concatenate(parts).astype(np.float32, copy=False)
 
 
-def load(source: str | Path) -> Agent:
-    """The policy of a run's newest checkpoint, or of one checkpoint's directory."""
+def load(source: str | Path, encoder: Encoder | None = None) -> Agent:
+    """The policy of a run's newest checkpoint, or of one checkpoint's directory.
+
+    `encoder` is needed where the policy's own can't be imported again, being an object.
+    """
     _, found = locate(source)
-    return from_checkpoint(found)
+    return from_checkpoint(found, encoder)
 
 
 def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
@@ -100,11 +119,14 @@ def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
     return where, found
 
 
-def from_checkpoint(found: checkpoint.Checkpoint) -> Agent:
+def from_checkpoint(found: checkpoint.Checkpoint, encoder: Encoder | None = None) -> Agent:
     try:
         # safetensors keeps an order of its own; actors need the module's.
         weights = {name: found.weights[name] for name in found.facts["weights"]}
-        return Agent(network_from(found.facts["network"]), weights)
+        network = network_from(found.facts["network"])
+        if encoder is not None:
+            network = dataclasses.replace(network, encoder=encoder)
+        return Agent(network, weights)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         cause = f"{type(error).__name__}: {error}"
         raise BadInput(
@@ -114,9 +136,11 @@ def from_checkpoint(found: checkpoint.Checkpoint) -> Agent:
 
 def network_facts(network: NetworkSpec) -> dict[str, Any]:
     """A network's description as plain data; JSON has no infinity, so bounds become text."""
-    facts = dataclasses.asdict(network)
+    facts = dataclasses.asdict(dataclasses.replace(network, encoder=None))
     for bound in ("low", "high"):
         facts["act"][bound] = [str(number) for number in facts["act"][bound]]
+    if network.encoder is not None:
+        facts["encoder"] = name_of(network.encoder)
     return facts
 
 
@@ -130,4 +154,6 @@ def network_from(facts: dict[str, Any]) -> NetworkSpec:
     act = tuples(facts["act"])
     for bound in ("low", "high"):
         act[bound] = tuple(float(number) for number in act[bound])
-    return NetworkSpec(obs=ObservationSpec(**tuples(facts["obs"])), act=ActionSpec(**act), **rest)
+    leaves = tuple(Leaf(**tuples(leaf)) for leaf in facts["obs"]["leaves"])
+    obs = ObservationSpec(leaves, facts["obs"]["mask"])
+    return NetworkSpec(obs=obs, act=ActionSpec(**act), **rest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,8 @@ class Prediction:
 class Rows:
     """Rows to learn from; those with weight 0 count for nothing."""
 
-    inputs: Tensor
+    inputs: tuple[Tensor, ...]
+    """the parts of an observation"""
     action: Tensor
     logp: Tensor
     """[R] under the policy that acted"""
@@ -67,7 +68,7 @@ class Rows:
     def tensors(self) -> tuple[Tensor, ...]:
         """All of them, in the order of the fields."""
         return (
-            self.inputs,
+            *self.inputs,
             self.action,
             self.logp,
             self.advantage,
@@ -76,13 +77,20 @@ class Rows:
             self.weight,
         )
 
+    @staticmethod
+    def of(tensors: Sequence[Tensor]) -> Rows:
+        """What `tensors()` took apart."""
+        action, logp, advantage, returns, value, weight = tensors[-6:]
+        inputs = tuple(tensors[:-6])
+        return Rows(inputs, action, logp, advantage, returns, value, weight)
+
     def take(self, index: Tensor) -> Rows:
-        return Rows(*(tensor.index_select(0, index) for tensor in self.tensors()))
+        return Rows.of([tensor.index_select(0, index) for tensor in self.tensors()])
 
     def split(self, size: int) -> Iterator[Rows]:
         """Consecutive pieces of `size` rows, without a copy."""
         pieces = (tensor.split(size) for tensor in self.tensors())  # type: ignore[no-untyped-call]
-        return (Rows(*piece) for piece in zip(*pieces, strict=True))
+        return (Rows.of(piece) for piece in zip(*pieces, strict=True))
 
 
 def permutation(

@@ -12,7 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from .config import Config, seconds
 from .envs import env_maker
-from .envs.columns import EnvColumns, EnvMaker
+from .envs.columns import EnvMaker
+from .envs.maker import make_columns
 from .errors import BadInput
 from .learner import Learner, Plan
 from .machine import available_cpus
@@ -28,7 +29,7 @@ from .sync.local import Local
 
 log = logging.getLogger("paceline")
 
-WORTH_COMPILING = 40_000
+WORTH_COMPILING = 20_000
 """Optimiser steps from which compiling, some seconds, is paid back at half a millisecond each."""
 WORTH_COMPILING_SECONDS = 120.0
 
@@ -60,10 +61,10 @@ def build(config: Config, kept: Choices | None = None) -> Iterator[Parts]:
     """
     make = env_maker(config.env_id, **vars(config.env))
     with ExitStack() as stack:
-        columns = EnvColumns(make, config.num_envs, config.seed)
+        columns = make_columns(config.env_id, config.num_envs, config.seed, **vars(config.env))
         stack.callback(columns.close)
         network = network_for(config, columns.obs_spec, columns.act_spec)
-        choices = kept or choose(config, columns.obs_spec)
+        choices = kept or choose(config, network)
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learnt on cuda, and torch sees no GPU here")
         # numpy's products are small, and their last bits would depend on the number of threads.
@@ -83,38 +84,43 @@ def build(config: Config, kept: Choices | None = None) -> Iterator[Parts]:
 
 def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> NetworkSpec:
     """What the configuration says, and for what it leaves open what suits the observation."""
-    image = obs.kind == "image"
-    if config.normalize_obs and obs.kind != "vector":
+    image = bool(obs.images) and config.encoder is None
+    if config.normalize_obs and not (obs.kind != "discrete" and obs.numeric.any()):
         raise BadInput(
             f"normalize_obs is for vectors of numbers, and this environment's observation is "
-            f"{'an image, which is scaled anyway' if image else 'discrete'}; leave it off"
+            f"{'an image, which is scaled anyway' if obs.images else 'discrete'}; leave it off"
         )
+    if config.state_dependent_std and act.kind != "box":
+        raise BadInput("state_dependent_std is for Box actions, and these are not; leave it off")
+    vector = () if config.encoder is not None else (64, 64)
     shared = image if config.shared_trunk is None else config.shared_trunk
     return NetworkSpec(
         obs=obs,
         act=act,
-        hidden=((512,) if image else (64, 64)) if config.hidden is None else config.hidden,
+        hidden=((512,) if image else vector) if config.hidden is None else config.hidden,
         activation=config.activation or ("relu" if image else "tanh"),
         shared_trunk=shared,
         normalize_obs=config.normalize_obs,
         log_std_init=config.log_std_init,
+        state_dependent_std=config.state_dependent_std,
+        encoder=config.encoder,
     )
 
 
-def choose(config: Config, obs: ObservationSpec) -> Choices:
+def choose(config: Config, network: NetworkSpec) -> Choices:
     """Threads, compiling and device for this machine."""
-    image = obs.kind == "image"
+    large = network.needs_torch
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device is 'cuda', and torch sees no GPU here; write --device cpu or auto")
     gpu = config.device != "cpu" and torch.cuda.is_available()
-    worth = _pays(config) and not image and not gpu
+    worth = _pays(config) and not large and not gpu
     compiled = config.compile == "on" or (config.compile == "auto" and worth)
     if compiled and (missing := compiler_missing()):
         if config.compile == "on":
             raise BadInput(f"compile is 'on', but {missing}; write --compile off or auto")
         log.info("the minibatch step is not compiled: %s", missing)
         compiled = False
-    threads = config.threads or (available_cpus() if image else 1)
+    threads = config.threads or (available_cpus() if large else 1)
     return Choices(threads, compiled, "cuda" if gpu else "cpu")
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 from pydantic import BeforeValidator, ConfigDict
 
 from .algorithms.a2c import A2C
 from .algorithms.ppo import PPO
+from .registry import name_of
 
 
 def parse_steps(value: Any) -> Any:
@@ -62,6 +64,14 @@ def _mapping(value: Any) -> Any:
     return value
 
 
+def _importable(value: Any) -> Any:
+    """A class that can be imported again is known by its name."""
+    if not isinstance(value, type) or value.__module__ == "__main__":
+        return value
+    module = sys.modules.get(value.__module__)
+    return name_of(value) if getattr(module, value.__name__, None) is value else value
+
+
 Steps = Annotated[int, Ge(1), BeforeValidator(parse_steps)]
 Duration = Annotated[str, BeforeValidator(parse_duration)]
 Count = Annotated[int, Ge(1)]
@@ -80,6 +90,8 @@ class EnvConfig:
     """observations stacked into one"""
     wrappers: Annotated[tuple[str, ...], BeforeValidator(_list)] = ()
     """wrappers put around the environment, inside first, as module:Class, comma-separated"""
+    vector: bool = False
+    """step the environment's own vector implementation, where it has one (CartPole-v1 has)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +105,8 @@ class Config:
     env_id: str | Callable[..., Any] = "CartPole-v1"
     """a Gymnasium id, module:Id-v0, or suite:Name; in Python also a callable"""
     preset: str = "auto"
-    """tuned values to start from: `auto` (by env_id, if there are any), `none`, or an env_id"""
+    """values to start from: `auto` (tuned for the env_id, or else what suits its spaces), `none`,
+    an env_id, `continuous`, `discrete` or `images`"""
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] = 0
     """decides everything random"""
 
@@ -103,6 +116,10 @@ class Config:
     """end after this many iterations"""
     duration: Duration | None = None
     """end after this much time, such as 90s, 30m, 0.5h"""
+    stop_at_return: float | None = None
+    """end when the last 100 episodes' mean return reaches this"""
+    init_from: str | None = None
+    """start from the weights of this run or checkpoint, with fresh counters"""
 
     num_envs: Count = 8
     """environments stepped side by side"""
@@ -138,8 +155,12 @@ class Config:
     shared_trunk: bool | None = None
     """policy and value on the same layers (for images yes, otherwise no)"""
 
-    log_std_init: float = 0.0
+    log_std_init: Annotated[float, Ge(-20), Le(2)] = 0.0
     """log of a Box action's deviation at the start; -1 explores a third as widely as 0"""
+    state_dependent_std: bool = False
+    """let the network say the deviation of a Box action in each state, not one for all"""
+    encoder: Annotated[str | Callable[..., Any], BeforeValidator(_importable)] | None = None
+    """your own network before the heads, as module:Class; in Python also a class or a module"""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the learner computes"""
@@ -171,6 +192,9 @@ class Config:
     ppo: PPO = field(default_factory=PPO)
     a2c: A2C = field(default_factory=A2C)
 
+    given: ClassVar[Mapping[str, Any]] = {}
+    """what was asked for, as opposed to filled in; each `Config` has its own"""
+
     @property
     def algorithm(self) -> PPO | A2C:
         """The hyper-parameters of the chosen algorithm."""
@@ -191,6 +215,8 @@ class Config:
     def as_dict(self) -> dict[str, Any]:
         """Plain data that `Config(**…)` turns into the same run again."""
         plain = dataclasses.asdict(self) | {"preset": "none", "env_id": self.env_name}
+        if self.encoder is not None:
+            plain["encoder"] = name_of(self.encoder)
         if self.log_jsonl:
             plain["log_jsonl"] = str(Path(self.log_jsonl).absolute())
         return json.loads(json.dumps(plain))

@@ -9,7 +9,7 @@ import runpy
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -23,6 +23,9 @@ from .config import (
     presets,
 )
 from .errors import BadInput
+
+if TYPE_CHECKING:
+    from .spaces import ActionSpec, ObservationSpec
 
 MOST_VALUES = 10_000
 
@@ -38,8 +41,8 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     if any(explicit.get(name) is not None for name in BUDGETS):
         values = {key: value for key, value in values.items() if key not in BUDGETS}
     values = _over(values, explicit)
-    if values.get("preset", "auto") == "auto":
-        values["preset"] = values.get("env_id", Config.env_id) if preset else "none"
+    if preset and values.get("preset", "auto") == "auto":
+        values["preset"] = values.get("env_id", Config.env_id)
     if all(values.get(name) is None for name in BUDGETS):
         values["total_steps"] = DEFAULT_BUDGET
     try:
@@ -47,7 +50,21 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     except ValidationError as error:
         raise BadInput("\n".join(_sentence(detail) for detail in error.errors())) from None
     _check(config)
+    vars(config)["given"] = explicit
     return config
+
+
+def fitted(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
+    """With what suits these spaces filled in, where nothing was tuned for the environment."""
+    if config.preset != "auto":
+        return config
+    suits = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
+    if suits not in presets(config.algo):
+        return config
+    fit = resolve(config.given, {"preset": suits})
+    if fit.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
+        fit = resolve(config.given, {"preset": suits, "normalize_obs": False})
+    return fit
 
 
 def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +166,7 @@ def _from_python(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} raised {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
         raise BadInput(f"{path}: should set `config = paceline.Config(...)`, not {config!r}")
-    return _plain({f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
+    return _plain(config.given)
 
 
 def field_names(kind: Any = Config, prefix: str = "") -> list[str]:

@@ -12,7 +12,6 @@ from .envs import EnvId, env_maker
 from .envs.columns import EnvColumns, EnvMaker, episode_seed
 from .errors import BadInput, EnvironmentFailed
 from .rollout import Rollout
-from .spaces import ActionAdapter
 
 SIDE_BY_SIDE = 16
 EVALUATION_SEED = 1_000_003
@@ -102,10 +101,9 @@ def _play(
     agent: Agent, columns: EnvColumns, episodes: int, sample: bool
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.int64]]]:
     """Returns and lengths by number of episode."""
-    width, spec, act = columns.num_envs, columns.obs_spec, columns.act_spec
-    actor, adapt = agent.actor(width), ActionAdapter(act)
-    row = Rollout.allocate(1, width, (spec.shape, spec.dtype), act.stored)
-    parameters = np.empty((width, act.size), np.float32)
+    width, actor = columns.num_envs, agent.actor(columns.num_envs)
+    row = Rollout.allocate(1, width, columns.obs_spec.stored, columns.act_spec.stored)
+    parameters = np.empty((width, actor.head.size), np.float32)
     total, length = np.zeros(width), np.zeros(width, np.int64)
     totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
     columns.reset(row.obs[1])
@@ -118,7 +116,7 @@ def _play(
             actor.head.sample(parameters, noise, row.action[0])
         else:
             actor.head.greedy(parameters, row.action[0])
-        columns.step(0, adapt(row.action[0]), row)
+        columns.step(0, columns.adapt(row.action[0]), row)
         if columns.failures:
             raise EnvironmentFailed("an environment raised during evaluation; see above")
         total += row.reward[0]

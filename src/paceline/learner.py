@@ -97,8 +97,7 @@ class Learner:
 
     def _judge(self, rollout: Rollout) -> tuple[Rows, dict[str, float]]:
         """Values, targets and weights of every row, all T·B of them."""
-        obs = torch.from_numpy(rollout.obs).to(self._device).flatten(0, 1)
-        inputs = self.module.inputs(obs)
+        inputs = self.module.inputs(self._parts(rollout.obs))
         with torch.no_grad():
             predicted = self.module.value(inputs)
         value = predicted.numpy(force=True).reshape(rollout.steps + 1, rollout.columns, -1)
@@ -109,7 +108,7 @@ class Learner:
             advantage = (advantage - mean) / (np.sqrt(var) + 1e-8)
         kept = rollout.steps * rollout.columns
         rows = Rows(
-            inputs=inputs[:kept],
+            inputs=tuple(part[:kept] for part in inputs),
             action=self._tensor(rollout.action),
             logp=self._tensor(rollout.logp),
             advantage=self._tensor(advantage.astype(np.float32, copy=False)),
@@ -176,11 +175,20 @@ class Learner:
         """Fold the rollout's observations in, for the next weights to use."""
         if self._obs_moments is None:
             return
-        seen = rollout.obs[:-1][rollout.valid].reshape(-1, self.module.spec.obs.size)
+        spec = self.module.spec.obs
+        seen = spec.split(rollout.obs)["vector"][:-1][rollout.valid].reshape(-1, spec.size)
         mean, var, count = self._moments(seen)
         self._obs_moments.update(count, mean, var)
-        self.module.obs_mean.copy_(torch.from_numpy(self._obs_moments.mean))
-        self.module.obs_scale.copy_(torch.from_numpy(self._obs_moments.scale()))
+        self._publish_moments()
+
+    def _publish_moments(self) -> None:
+        """Numbers are normalised; one-hot choices stay as they are."""
+        assert self._obs_moments is not None
+        numeric = self.module.spec.obs.numeric
+        mean = np.where(numeric, self._obs_moments.mean, 0.0)
+        scale = np.where(numeric, self._obs_moments.scale(), 1.0)
+        self.module.obs_mean.copy_(torch.from_numpy(mean))
+        self.module.obs_scale.copy_(torch.from_numpy(scale))
 
     def _moments(self, rows: Array) -> tuple[Array, Array, float]:
         """Mean and variance of each column of `rows` over all ranks, and the number of rows."""
@@ -205,6 +213,14 @@ class Learner:
         flat = array.reshape(-1, *array.shape[2:]) if array.ndim > 1 else array
         return torch.from_numpy(flat).to(self._device)
 
+    def _parts(self, obs: Array) -> dict[str, torch.Tensor]:
+        """[T+1, B, ...] of a rollout's observations as rows, by part."""
+        parts = self.module.spec.obs.split(obs)
+        return {
+            name: torch.from_numpy(part).to(self._device).flatten(0, 1)
+            for name, part in parts.items()
+        }
+
     def warm_up(self, rollout: Rollout) -> float:
         """Compile on a rollout of the right shapes, learning nothing; returns the seconds taken."""
         began, before = time.perf_counter(), self.state()
@@ -223,6 +239,15 @@ class Learner:
         if self._scaler is not None:
             arrays |= {f"return.{k}": v for k, v in self._scaler.state().items()}
         return arrays
+
+    def adopt(self, weights: dict[str, Array], arrays: dict[str, Array]) -> None:
+        """Take over the weights and running statistics of another run; counters stay."""
+        for name, tensor in self.module.named_weights().items():
+            tensor.copy_(torch.from_numpy(weights[name]))
+        scaler = self._scaler.moments if self._scaler is not None else None
+        for prefix, moments in (("obs.", self._obs_moments), ("return.", scaler)):
+            if moments is not None and f"{prefix}mean" in arrays:
+                moments.restore({k: arrays[prefix + k] for k in ("count", "mean", "var")})
 
     def restore(self, arrays: dict[str, Array]) -> None:
         self.flat.storage.copy_(torch.from_numpy(arrays["storage"]))

@@ -18,6 +18,7 @@ from .config import Config
 from .errors import PacelineError, StoppedEarly
 from .metrics import JsonLines, Report, TensorBoard
 from .ring import Progress
+from .rollout import Array
 from .rundir import EVALUATION, METRICS, fixed
 
 log = logging.getLogger("paceline")
@@ -120,8 +121,7 @@ class Recorder:
 
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
-        weights = {k: v.numpy(force=True) for k, v in parts.learner.module.state_dict().items()}
-        agent = Agent(parts.network, weights)
+        agent = Agent(parts.network, self._weights())
         result = evaluation.run(agent, parts.make_env, config.eval_episodes)
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None
@@ -137,13 +137,13 @@ class Recorder:
         sampler = parts.sampler.state()
         if not sampler or self._saved_iter == progress.iter:
             return self._folder / "checkpoints" / f"{progress.iter:08d}" if sampler else None
-        replay = len(sampler["actions"])
+        replay = len(sampler.get("actions", ()))
         if replay > LONG_REPLAY and not self._announced:
             self._announced = True
             log.warning("a resume from here would first replay %s steps", f"{replay:,}")
-        state = parts.learner.module.state_dict()
+        weights = self._weights()
         content = checkpoint.Checkpoint(
-            weights={name: tensor.numpy(force=True) for name, tensor in state.items()},
+            weights=weights,
             arrays={f"learner.{k}": v for k, v in parts.learner.state().items()}
             | {f"sampler.{k}": v for k, v in sampler.items()},
             facts={
@@ -153,7 +153,7 @@ class Recorder:
                 "recent": list(progress.recent),
                 "best": progress.best,
                 "evaluated": evaluated,
-                "weights": list(state),
+                "weights": list(weights),
                 "network": network_facts(parts.network),
                 "env_id": self._config.env_name,
                 "config": fixed(self._config),
@@ -165,6 +165,11 @@ class Recorder:
         if saved is not None:
             self._saved_iter = progress.iter
         return saved
+
+    def _weights(self) -> dict[str, Array]:
+        """Copies, by name."""
+        named = self._parts.learner.module.named_weights()
+        return {name: weight.numpy(force=True).copy() for name, weight in named.items()}
 
     def _save_at_last(self) -> None:
         if self._save() is None:

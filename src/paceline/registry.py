@@ -26,6 +26,14 @@ SYNCS: Registry = {
 }
 
 
+def name_of(thing: Any) -> str:
+    """`module:Name` of a class, of an object's class, or of what is already such a name."""
+    if isinstance(thing, str):
+        return thing
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def imported(registry: Registry, name: str) -> Any:
     """The thing itself."""
     module, _, attribute = registry[name][0].partition(":")

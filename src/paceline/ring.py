@@ -40,11 +40,13 @@ class Budget:
     steps: int | None = None
     iters: int | None = None
     seconds: float | None = None
+    score: float | None = None
+    """mean return of the latest episodes, once there are enough of them"""
 
     @staticmethod
     def of(config: Config) -> Budget:
         limit = seconds(config.duration) if config.duration else None
-        return Budget(config.total_steps, config.total_iters, limit)
+        return Budget(config.total_steps, config.total_iters, limit, config.stop_at_return)
 
     def fraction(self, progress: Progress) -> float:
         """Share that is spent, from 0 to 1."""
@@ -57,7 +59,12 @@ class Budget:
             )
             if limit is not None
         ]
-        return min(1.0, max(spent))
+        return 1.0 if self._scored(progress.recent) else min(1.0, max(spent))
+
+    def _scored(self, recent: deque[float]) -> bool:
+        if self.score is None or len(recent) < RECENT:
+            return False
+        return sum(recent) / len(recent) >= self.score
 
 
 def ring(

@@ -27,6 +27,7 @@ CHANGEABLE = {
     "total_steps",
     "total_iters",
     "duration",
+    "stop_at_return",
     "eval_every",
     "eval_episodes",
     "save_every",
@@ -82,6 +83,7 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
             "choices": choices,
             "preset": config.preset,
             "env_is_callable": callable(config.env_id),
+            "encoder_is_callable": callable(config.encoder),
         }
         checkpoint.replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
         _write_config(folder, config)  # last: from here on it is a run

@@ -14,14 +14,23 @@ from typing import Any
 from . import checkpoint, machine
 from .build import Choices, Parts, build
 from .config import BUDGETS, Config
-from .configure import load_file, resolve
+from .configure import fitted, load_file, resolve
+from .envs.maker import make_columns
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .metrics import Report
 from .recorder import Recorder
 from .ring import Budget, Progress, ring
 from .rundir import CHANGEABLE, CONFIG, claim, fixed, locked, read_run, refuse_to_lose, rewind
+from .start import start_from
 
 log = logging.getLogger("paceline")
+
+GENERAL = {
+    "continuous": "Box actions",
+    "discrete": "discrete actions",
+    "images": "images",
+}
+"""Presets for environments that nothing was tuned for."""
 
 
 def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Iterator[Report]:
@@ -32,7 +41,10 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
     """
     if config.output_dir:
         refuse_to_lose(Path(config.output_dir), config)
+    config = _suited(config)
     with build(config) as parts:
+        if config.init_from:
+            start_from(config.init_from, parts)
         folder = Path(config.output_dir) if config.output_dir else _new_folder(config)
         with locked(folder):
             claim(folder, config, asdict(parts.choices))
@@ -57,15 +69,29 @@ def resume(
                 progress = _restore(folder / "checkpoints", config, parts)
             else:
                 log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
+                if config.init_from:
+                    start_from(config.init_from, parts)
             rewind(folder, config, progress.iter)
             _introduce(config, folder, parts)
             yield from _record(config, folder, parts, progress, stopping)
 
 
+def _suited(config: Config) -> Config:
+    """With defaults for its environment's spaces, if there is no preset for the environment."""
+    if config.preset != "auto":
+        return config
+    with make_columns(config.env_id, 1, config.seed, **vars(config.env)) as columns:
+        return fitted(config, columns.obs_spec, columns.act_spec)
+
+
 def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     """What is about to run, and on what."""
     choices = parts.choices
-    preset = "none" if config.preset == "none" else f"{config.algo} {config.preset}"
+    preset = f"{config.algo} {config.preset}"
+    if config.preset in GENERAL:
+        preset = f"general defaults for {GENERAL[config.preset]} (--preset {config.preset})"
+    elif config.preset in ("none", "auto"):
+        preset = "none"
     log.info(
         "%s on %s · %d envs × %d steps · seed %d · preset: %s",
         config.algo,
@@ -136,9 +162,9 @@ def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choi
     if not (folder / CONFIG).is_file():
         raise BadInput(f"{folder} holds no run: there is no {CONFIG} in it")
     stored = load_file(folder / CONFIG)
-    callable_given = callable(changes.get("env_id"))
+    objects = {name for name in ("env_id", "encoder") if callable(changes.get(name))}
     for name in changes:
-        if name not in CHANGEABLE and not (name == "env_id" and callable_given):
+        if name not in CHANGEABLE | objects:
             allowed = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(CHANGEABLE))
             raise BadInput(
                 f"{name} can't change when a run is resumed, since it alters what is learnt; "
@@ -148,11 +174,12 @@ def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choi
         stored = {key: value for key, value in stored.items() if key not in BUDGETS}
     config = resolve(stored, changes)
     made_with, choices = read_run(folder)
-    if made_with.get("env_is_callable") and not callable_given:
-        raise BadInput(
-            f"this run's environment was a Python callable ({config.env_id}); resume it from "
-            "Python with paceline.resume(run, env_id=that_callable)"
-        )
+    for name, key in (("env_id", "env_is_callable"), ("encoder", "encoder_is_callable")):
+        if made_with.get(key) and name not in objects:
+            raise BadInput(
+                f"this run's {name} was a Python object ({getattr(config, name)}); resume it from "
+                f"Python with paceline.resume(run, {name}=that_object)"
+            )
     return config, choices
 
 

@@ -5,7 +5,9 @@ A spec can be written as JSON, so that a saved policy is rebuilt without its env
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -15,100 +17,240 @@ from .errors import BadInput
 from .rollout import Array
 
 SMALLEST_IMAGE = 8
+ACTION_MASK = "action_mask"
+"""The key, of a Dict observation or of `info`, under which an environment says what is allowed."""
+
+Path = tuple[str | int, ...]
+Stored = tuple[tuple[int, ...], Any]
+"""Shape and dtype of one entry of a rollout."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One plain space within an observation: numbers, choices (one-hot), or an image."""
+
+    path: Path
+    """keys of Dicts and positions in Tuples that lead to it"""
+    kind: Literal["numbers", "choices", "image"]
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    sizes: tuple[int, ...] = ()
+    """of each choice, how many there are"""
+    starts: tuple[int, ...] = ()
+    """of each choice, the first"""
+    channels_first: bool = False
+
+    @property
+    def size(self) -> int:
+        """Features it has in a vector."""
+        return sum(self.sizes) if self.kind == "choices" else int(np.prod(self.shape))
 
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """`vector` (any Box that is no image, flattened by the network), `image`, or `discrete`."""
+    """What an environment shows, leaf by leaf, and how it lies in a rollout.
 
-    kind: Literal["vector", "image", "discrete"]
-    shape: tuple[int, ...]
-    dtype: str
-    size: int
-    """features of a vector, categories of a discrete observation, pixels of an image"""
-    channels_first: bool = False
-    start: int = 0
-    """first category of a discrete observation"""
+    Stored are, each only where there is such a thing: `index`, the category of an observation that
+    is nothing but Discrete; `vector`, all numbers and one-hot choices side by side; `image0`,
+    `image1` …; and `mask`, the actions that are allowed. One of them is a plain array; several
+    together are one array with named fields.
+    """
+
+    leaves: tuple[Leaf, ...]
+    mask: int = 0
+    """actions that a mask speaks of; 0 if there is none"""
+
+    @cached_property
+    def kind(self) -> Literal["vector", "image", "discrete", "mixed"]:
+        images = sum(leaf.kind == "image" for leaf in self.leaves)
+        if images:
+            return "image" if len(self.leaves) == 1 else "mixed"
+        only = self.leaves[0]
+        lone = len(self.leaves) == 1 and only.kind == "choices" and only.shape == ()
+        return "discrete" if lone else "vector"
+
+    @cached_property
+    def parts(self) -> dict[str, Stored]:
+        """What is stored, by name."""
+        parts: dict[str, Stored] = {}
+        flat = [leaf for leaf in self.leaves if leaf.kind != "image"]
+        if self.kind == "discrete":
+            parts["index"] = ((), np.int64)
+        elif flat:
+            parts["vector"] = ((self.size,), np.float32)
+        for number, leaf in enumerate(self.images):
+            parts[f"image{number}"] = (leaf.shape, np.dtype(leaf.dtype))
+        if self.mask:
+            parts["mask"] = ((self.mask,), np.bool_)
+        if list(parts) == ["vector"] and self.plain:
+            parts["vector"] = (self.leaves[0].shape, np.float32)
+        return parts
+
+    @cached_property
+    def stored(self) -> Stored:
+        """Shape and dtype of one observation in a rollout."""
+        if len(self.parts) == 1:
+            return next(iter(self.parts.values()))
+        fields = [(name, dtype, shape) for name, (shape, dtype) in self.parts.items()]
+        return (), np.dtype(fields, align=True)
+
+    def split(self, obs: Array) -> dict[str, Array]:
+        """Views of the parts of stored observations."""
+        if len(self.parts) == 1:
+            return dict.fromkeys(self.parts, obs)
+        return {name: obs[name] for name in self.parts}
+
+    @property
+    def plain(self) -> bool:
+        """Whether an environment's observation can be stored as it comes."""
+        only = self.leaves[0]
+        return only.path == () and not self.mask and (only.kind != "choices" or not only.shape)
+
+    @property
+    def images(self) -> list[Leaf]:
+        return [leaf for leaf in self.leaves if leaf.kind == "image"]
+
+    @cached_property
+    def size(self) -> int:
+        """Features of the vector, or categories of a discrete observation."""
+        return sum(leaf.size for leaf in self.leaves if leaf.kind != "image")
+
+    @property
+    def start(self) -> int:
+        """First category of a discrete observation."""
+        return self.leaves[0].starts[0] if self.kind == "discrete" else 0
+
+    @cached_property
+    def numeric(self) -> Array:
+        """[size] which features of the vector are numbers, as opposed to one-hot choices."""
+        flat = [leaf for leaf in self.leaves if leaf.kind != "image"]
+        return np.repeat([leaf.kind == "numbers" for leaf in flat], [leaf.size for leaf in flat])
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """`discrete` with `size` choices, or `box` with `size` numbers within `low` and `high`."""
+    """`discrete` with `size` choices; `multi`, several of them at once, of `sizes` each; or `box`
+    with `size` numbers within `low` and `high`."""
 
-    kind: Literal["discrete", "box"]
+    kind: Literal["discrete", "multi", "box"]
     size: int
     shape: tuple[int, ...] = ()
     dtype: str = "int64"
     start: int = 0
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
 
     @property
-    def stored(self) -> tuple[tuple[int, ...], Any]:
+    def stored(self) -> Stored:
         """Shape and dtype of one action in a rollout."""
+        if self.kind == "multi":
+            return (len(self.sizes),), np.int64
         return ((), np.int64) if self.kind == "discrete" else ((self.size,), np.float32)
 
+    @property
+    def choices(self) -> int:
+        """How many actions a mask has to speak of; 0 where there can't be one."""
+        return 0 if self.kind == "box" else self.size
 
-class ActionAdapter:
-    """What the environment sees of the policy's actions.
 
-    Where a Box has finite bounds, [-1, 1] of the policy is stretched over them; what lies outside
-    is clipped. The policy's own action, which the learner needs, stays as it was drawn.
+def observation_spec(
+    space: gym.Space[Any], act: ActionSpec | None = None, info: dict[str, Any] | None = None
+) -> ObservationSpec:
+    """How `space` is stored and which network reads it; spaces we can't train on are refused.
+
+    With `act`, and the `info` of a reset, masks of actions are found.
     """
-
-    def __init__(self, spec: ActionSpec) -> None:
-        self._spec = spec
-        if spec.kind == "box":
-            low, high = np.array(spec.low, spec.dtype), np.array(spec.high, spec.dtype)
-            finite = np.isfinite(low) & np.isfinite(high)
-            self._low, self._high = low, high
-            self._half = np.where(finite, high / 2 - np.where(finite, low, 0) / 2, 1)
-            self._middle = np.where(finite, high / 2 + np.where(finite, low, 0) / 2, 0)
-
-    def __call__(self, action: Array) -> list[Any]:
-        """One entry per column, each as its environment expects it."""
-        spec = self._spec
-        if spec.kind == "discrete":
-            return (action + spec.start if spec.start else action).tolist()
-        seen = np.clip(action * self._half + self._middle, self._low, self._high)
-        return list(seen.reshape(len(seen), *spec.shape).astype(spec.dtype, copy=False))
-
-
-def observation_spec(space: gym.Space[Any]) -> ObservationSpec:
-    """How `space` is stored and which network reads it; spaces we can't train on are refused."""
-    if isinstance(space, gym.spaces.Discrete):
-        return ObservationSpec("discrete", (), "int64", int(space.n), start=int(space.start))
-    if not isinstance(space, gym.spaces.Box):
-        raise _refusal("observation", space, "Box or Discrete")
-    size = int(np.prod(space.shape))
-    if _is_image(space):
-        shape = space.shape if len(space.shape) == 3 else (1, *space.shape)
-        channels_first = shape[0] < min(shape[1], shape[2])
-        return ObservationSpec("image", space.shape, str(space.dtype), size, channels_first)
-    return ObservationSpec("vector", space.shape, "float32", size)
+    choices = act.choices if act else 0
+    mask = choices if ACTION_MASK in (info or {}) else 0
+    leaves = []
+    for leaf in _leaves(space, ()):
+        if choices and leaf.path == (ACTION_MASK,):
+            if leaf.size != choices and np.prod(leaf.shape) != choices:
+                raise BadInput(
+                    f"the observation's {ACTION_MASK} has {leaf.size} entries, "
+                    f"and there are {choices} actions to allow or not"
+                )
+            mask = choices
+        else:
+            leaves.append(leaf)
+    if not leaves:
+        raise BadInput(f"the environment's observation space is {space}: there is nothing to see")
+    return ObservationSpec(tuple(leaves), mask)
 
 
-def _is_image(space: gym.spaces.Box) -> bool:
-    """Three axes, or two of bytes, with two sides large enough to convolve over."""
+def _leaves(space: gym.Space[Any], path: Path) -> Iterator[Leaf]:
+    if isinstance(space, gym.spaces.Dict):
+        for key, inner in space.spaces.items():
+            if not isinstance(key, str):
+                raise _refusal("observation", space, path, "a Dict with names as keys")
+            yield from _leaves(inner, (*path, key))
+    elif isinstance(space, gym.spaces.Tuple):
+        for position, inner in enumerate(space.spaces):
+            yield from _leaves(inner, (*path, position))
+    elif isinstance(space, gym.spaces.Discrete):
+        yield Leaf(path, "choices", (), "int64", (int(space.n),), (int(space.start),))
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        yield Leaf(path, "choices", space.shape, "int64", _flat(space.nvec), _flat(space.start))
+    elif isinstance(space, gym.spaces.MultiBinary):
+        yield Leaf(path, "numbers", space.shape)
+    elif isinstance(space, gym.spaces.Box):
+        yield _box(space, path)
+    else:
+        known = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+        raise _refusal("observation", space, path, known)
+
+
+def _box(space: gym.spaces.Box, path: Path) -> Leaf:
+    """Three axes, or two of bytes, with two sides large enough to convolve over: an image."""
     sides = sorted(space.shape)[-2:]
-    dimensions = len(space.shape)
-    of_bytes = space.dtype == np.uint8
-    return (dimensions == 3 or (dimensions == 2 and of_bytes)) and sides[0] >= SMALLEST_IMAGE
+    dimensions, of_bytes = len(space.shape), space.dtype == np.uint8
+    if not ((dimensions == 3 or (dimensions == 2 and of_bytes)) and sides[0] >= SMALLEST_IMAGE):
+        return Leaf(path, "numbers", space.shape)
+    shape = space.shape if dimensions == 3 else (1, *space.shape)
+    first = shape[0] < min(shape[1], shape[2])
+    return Leaf(path, "image", space.shape, str(space.dtype), channels_first=first)
 
 
 def action_spec(space: gym.Space[Any]) -> ActionSpec:
-    """How the policy acts in `space`; spaces we can't act in are refused."""
+    """How the policy acts in `space`; spaces we can't act in are refused.
+
+    MultiBinary is several choices between two.
+    """
     if isinstance(space, gym.spaces.Discrete):
         return ActionSpec("discrete", int(space.n), start=int(space.start))
-    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        sizes, starts = _flat(space.nvec), _flat(space.start)
+        return ActionSpec(
+            "multi", sum(sizes), space.shape, str(space.dtype), sizes=sizes, starts=starts
+        )
+    if isinstance(space, gym.spaces.MultiBinary):
+        sizes = (2,) * int(np.prod(space.shape))
+        return ActionSpec(
+            "multi",
+            sum(sizes),
+            space.shape,
+            str(space.dtype),
+            sizes=sizes,
+            starts=(0,) * len(sizes),
+        )
+    if isinstance(space, gym.spaces.Box) and int(np.prod(space.shape)):
         low, high = (tuple(map(float, bound.ravel())) for bound in (space.low, space.high))
         size = int(np.prod(space.shape))
         return ActionSpec("box", size, space.shape, str(space.dtype), low=low, high=high)
-    raise _refusal("action", space, "Discrete or a Box of floats")
+    raise _refusal("action", space, (), "Discrete, MultiDiscrete, MultiBinary or Box")
 
 
-def _refusal(role: str, space: gym.Space[Any], known: str) -> BadInput:
+def _flat(numbers: Any) -> tuple[int, ...]:
+    return tuple(int(number) for number in np.ravel(numbers))
+
+
+def _refusal(role: str, space: gym.Space[Any], path: Path, known: str) -> BadInput:
+    place = "".join(f"[{key!r}]" for key in path)
+    where = f"'s {role} space has, at {place}," if path else f"'s {role} space is"
     return BadInput(
-        f"the environment's {role} space is {space}, which Paceline can't train on yet; "
-        f"wrap the environment so that it becomes {known} (see gymnasium.wrappers)"
+        f"the environment{where} {space}, which no policy here can use; it has to be {known}. "
+        "Leave it out or encode it with a wrapper: --env.wrappers module:Class, for instance a "
+        "gymnasium.wrappers.TransformObservation or FilterObservation with its arguments bound"
     )

@@ -37,7 +37,7 @@ class Objective(nn.Module):
 
     def forward(self, remaining: Any, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """The loss summed over rows that count; and [its terms summed…, number of such rows]."""
-        rows = Rows(*tensors)
+        rows = Rows.of(tensors)
         prediction = self.module.predict(rows.inputs, rows.action)
         loss, terms = self.algorithm.loss(prediction, rows, remaining)
         with torch.no_grad():

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from paceline.config import ALGORITHM_DEFAULTS, Config, parse_steps, presets, seconds
-from paceline.configure import load_file, resolve
+from paceline.configure import fitted, load_file, resolve
+from paceline.envs.maker import make_columns
 from paceline.errors import BadInput
 from paceline.flags import config_parser, nested
 
@@ -68,11 +69,33 @@ def test_a_preset_can_be_named_for_another_environment():
     assert (config.env_id, config.rollout_steps) == ("toy:chain", preset()["rollout_steps"])
 
 
-def test_an_environment_without_a_preset_gets_none():
-    assert Config(env_id="toy:chain").preset == "none"
+def test_an_environment_without_a_preset_waits_for_its_spaces():
+    assert Config(env_id="toy:chain").preset == "auto"
     assert dataclasses.replace(Config(env_id="toy:chain"), env_id="CartPole-v1", preset="none") == (
         Config(preset="none")
     )
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "preset", "normalized"),
+    [
+        ("MountainCarContinuous-v0", {}, "continuous", True),
+        ("toy:chain", {}, "discrete", False),
+        ("toy:identity", {"image": True}, "images", False),
+    ],
+)
+def test_general_defaults_follow_the_spaces_and_give_way_to_what_is_asked(
+    env_id, kwargs, preset, normalized
+):
+    with make_columns(env_id, 1, kwargs=kwargs) as columns:
+        specs = columns.obs_spec, columns.act_spec
+    config = fitted(resolve({"env_id": lambda: None, "lr": 0.5}), *specs)
+    assert (config.preset, config.normalize_obs, config.lr) == (preset, normalized, 0.5)
+    for name, value in load_file(presets("ppo")[preset]).items():
+        if name not in ("lr", "ppo"):
+            assert getattr(config, name) == value
+    untouched = resolve({"env_id": env_id, "preset": "none"})
+    assert fitted(untouched, *specs) == untouched
 
 
 VALUES = {

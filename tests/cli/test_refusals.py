@@ -36,12 +36,13 @@ class Odd(gym.Env):
 
 
 for name, obs, act in (
-    ("MultiDiscrete", BOX, spaces.MultiDiscrete([2, 3])),
-    ("MultiBinary", BOX, spaces.MultiBinary(3)),
-    ("Dict", spaces.Dict({"a": BOX}), spaces.Discrete(2)),
-    ("Tuple", spaces.Tuple([BOX]), spaces.Discrete(2)),
     ("Text", spaces.Text(5), spaces.Discrete(2)),
-    ("IntBox", BOX, spaces.Box(0, 5, (2,), np.int64)),
+    ("Mission", spaces.Dict({"a": BOX, "mission": spaces.Text(5)}), spaces.Discrete(2)),
+    ("Graph", spaces.Graph(BOX, None), spaces.Discrete(2)),
+    ("Sequence", spaces.Sequence(BOX), spaces.Discrete(2)),
+    ("Say", BOX, spaces.Text(5)),
+    ("DictAction", BOX, spaces.Dict({"a": spaces.Discrete(2)})),
+    ("Nothing", spaces.Dict({}), spaces.Discrete(2)),
 ):
     gym.register(f"{name}-v0", lambda obs=obs, act=act: Odd(obs, act))
 """
@@ -158,12 +159,13 @@ def says(text, *words):
         ("toy:idenity", ("toy:idenity", "toy:identity")),
         ("toy:", ("toy:", "toy:identity")),
         ("oddities:Absent-v0", ("oddities:Absent-v0", "not a registered")),
-        ("oddities:MultiDiscrete-v0", ("action", "MultiDiscrete", "wrap")),
-        ("oddities:MultiBinary-v0", ("action", "MultiBinary", "wrap")),
-        ("oddities:IntBox-v0", ("action", "Box", "int64")),
-        ("oddities:Dict-v0", ("observation", "Dict", "wrap")),
-        ("oddities:Tuple-v0", ("observation", "Tuple", "wrap")),
         ("oddities:Text-v0", ("observation", "Text", "wrap")),
+        ("oddities:Mission-v0", ("observation", "'mission'", "Text", "wrap")),
+        ("oddities:Graph-v0", ("observation", "Graph", "wrap")),
+        ("oddities:Sequence-v0", ("observation", "Sequence", "wrap")),
+        ("oddities:Say-v0", ("action", "Text", "wrap")),
+        ("oddities:DictAction-v0", ("action", "Dict", "wrap")),
+        ("oddities:Nothing-v0", ("observation", "nothing to see")),
         ("", ("env_id",)),
         ("x" * 300, ("env_id", "not a registered")),
     ],
@@ -200,7 +202,7 @@ def test_a_module_that_fails_to_import_is_named_with_its_error(shell, here, body
     ("arguments", "words"),
     [
         ("--env-id Cartpole-v1", ("Cartpole-v1", "did you mean CartPole-v1")),
-        ("--env-id oddities:MultiDiscrete-v0", ("action", "MultiDiscrete", "wrap")),
+        ("--env-id oddities:Mission-v0", ("observation", "'mission'", "Text", "wrap")),
     ],
 )
 def test_the_command_refuses_such_environments_and_makes_no_run(shell, here, arguments, words):

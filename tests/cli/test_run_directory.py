@@ -356,9 +356,16 @@ def test_piped_output_is_plain_lines_with_the_preset_among_the_first(ppo):
     assert re.search(r"^evaluation: mean", ended.out, re.MULTILINE)
 
 
-def test_a_run_without_a_preset_says_so(shell, caplog):
+def test_general_defaults_are_named(shell, caplog):
     with caplog.at_level("INFO", "paceline"):
         shell.train_here("run", "--env-id", "toy:chain", "--total-iters", "1")
+    said = "\n".join(caplog.messages[:5])
+    assert re.search("general defaults for discrete actions", said), caplog.messages
+
+
+def test_a_run_without_a_preset_says_so(shell, caplog):
+    with caplog.at_level("INFO", "paceline"):
+        shell.train_here("run", "--env-id", "toy:chain", "--preset", "none", "--total-iters", "1")
     assert re.search("preset:? none", "\n".join(caplog.messages[:5])), caplog.messages
 
 

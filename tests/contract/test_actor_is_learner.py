@@ -86,7 +86,10 @@ def judged(learner, rollout):
     """The learner's own log-probabilities of a rollout's actions."""
     module = learner.module
     with torch.no_grad():
-        inputs = module.inputs(torch.from_numpy(rollout.obs[:-1]).flatten(0, 1))
+        parts = module.spec.obs.split(rollout.obs[:-1])
+        inputs = module.inputs(
+            {name: torch.from_numpy(part).flatten(0, 1) for name, part in parts.items()}
+        )
         logp = module.predict(inputs, torch.from_numpy(rollout.action).flatten(0, 1)).logp
     return logp.numpy().reshape(rollout.logp.shape)
 

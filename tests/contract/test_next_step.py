@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from sampling import collected, joined, made_by, sampler_of
 
+from paceline.adapters import ActionAdapter
 from paceline.envs import env_maker
 from paceline.envs.columns import episode_seed
 from paceline.envs.toy import WORLDS, Constant
 from paceline.rollout import Episode
-from paceline.spaces import ActionAdapter, action_spec
+from paceline.spaces import action_spec
 
 COLUMNS, SEED, FIRST_COLUMN = 3, 11, 5
 
@@ -155,7 +156,7 @@ def test_a_rollout_is_what_plain_environments_do_with_the_same_seeds_and_actions
 def test_stacked_frames_of_images_are_channels_of_one_image():
     _, envs = sampler_of(env_maker("toy:identity", {"image": True}, frame_stack=3), 4)
     envs.close()
-    assert (envs.obs_spec.kind, envs.obs_spec.shape) == ("image", (12, 12, 3))
+    assert (envs.obs_spec.kind, envs.obs_spec.stored[0]) == ("image", (12, 12, 3))
 
 
 def test_a_rollout_begins_with_the_observation_that_the_last_one_ended_in():

@@ -71,7 +71,7 @@ def numbered_rows(count):
     """Rows whose every field says which row it is."""
     number = torch.arange(count, dtype=torch.float32)
     column = number.unsqueeze(-1)
-    return Rows(column, number.long(), number, number, column, column, number)
+    return Rows((column,), number.long(), number, number, column, column, number)
 
 
 def test_taken_rows_stay_together_in_all_their_fields():

@@ -18,12 +18,14 @@ LAYERS = [
     {"errors", "registry", "machine"},
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint"},
+    {"adapters"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
     {"samplers", "sync", "step", "config", "agent"},
     {"learner", "configure", "evaluation"},
     {"build", "ring"},
     {"rundir"},
     {"recorder"},
+    {"start"},
     {"session", "saved"},
     {"flags", "listing", "cli", "__main__"},
 ]
@@ -163,7 +165,6 @@ from paceline.policy.actor import NumpyActor, make_actor
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
 from paceline.samplers.unroll import unroll
-from paceline.spaces import ActionAdapter
 
 with EnvColumns(env_maker("CartPole-v1"), 2) as columns:
     obs, act = columns.obs_spec, columns.act_spec
@@ -171,10 +172,10 @@ with EnvColumns(env_maker("CartPole-v1"), 2) as columns:
     assert type(actor) is NumpyActor
     size = 4 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2
     actor.load(np.random.default_rng(0).normal(scale=0.1, size=size).astype(np.float32))
-    out = Rollout.allocate(50, 2, (obs.shape, obs.dtype), act.stored)
+    out = Rollout.allocate(50, 2, obs.stored, act.stored)
     columns.reset(out.obs[-1])
     head = np.empty((50, 2, 2), np.float32)
-    unroll(columns, actor, ActionAdapter(act), actor.head.noise(0, 0, 0, 2, 50), out, head)
+    unroll(columns, actor, actor.head.noise(0, 0, 0, 2, 50), out, head)
 assert np.isfinite(out.obs).all() and np.isfinite(out.logp).all() and out.valid.sum() > 90
 print('torch' in sys.modules)
 """

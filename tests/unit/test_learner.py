@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from paceline.algorithms.a2c import A2C
 from paceline.algorithms.ppo import PPO
@@ -13,10 +14,10 @@ from paceline.learner import Learner, Plan
 from paceline.optimizers import Adam
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
-from paceline.spaces import ActionSpec, ObservationSpec
+from paceline.spaces import ActionSpec, observation_spec
 from paceline.sync.local import Local
 
-OBS = ObservationSpec("vector", (2,), "float32", 2)
+OBS = observation_spec(spaces.Box(-1, 1, (2,)))
 ACT = ActionSpec("discrete", 3)
 GAMMA = 0.9
 
@@ -55,7 +56,7 @@ def random_rollout(learner, steps=12, columns=2, seed=0):
 def refresh_logp(learner, out):
     module = learner.module
     with torch.no_grad():
-        inputs = module.inputs(torch.from_numpy(out.obs[:-1]).flatten(0, 1))
+        inputs = module.inputs({"vector": torch.from_numpy(out.obs[:-1]).flatten(0, 1)})
         logp = module.predict(inputs, torch.from_numpy(out.action).flatten()).logp
     out.logp[:] = logp.numpy().reshape(out.logp.shape)
 

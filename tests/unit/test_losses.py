@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def case(log_ratio, advantage, *, value=0.0, returns=0.0, old_value=0.0, entropy
         value=full(value).unsqueeze(-1).requires_grad_(),
     )
     rows = Rows(
-        inputs=torch.zeros(len(log_ratio), 1),
+        inputs=(torch.zeros(len(log_ratio), 1),),
         action=torch.zeros(len(log_ratio)),
         logp=old_logp,
         advantage=full(advantage),
@@ -200,6 +201,6 @@ def test_minibatch_normalisation_uses_only_rows_that_count(kind):
 def test_two_streams_of_value_add_their_errors(kind):
     prediction, rows = case([0.0], 0.0)
     prediction = Prediction(prediction.logp, prediction.entropy, torch.tensor([[1.0, 5.0]]))
-    rows = Rows(*rows.tensors()[:4], torch.tensor([[3.0, 2.0]]), rows.value, rows.weight)
+    rows = replace(rows, returns=torch.tensor([[3.0, 2.0]]))
     _, seen = terms(kind(), prediction, rows)
     assert seen["value_loss"].tolist() == [0.5 * 4.0 + 0.5 * 9.0]

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.encoders import OneHotLinear, Tanh
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
-from paceline.spaces import ActionSpec, ObservationSpec
+from paceline.spaces import ActionSpec, observation_spec
 
 OBS = {
-    "vector": ObservationSpec("vector", (5,), "float32", 5),
-    "discrete": ObservationSpec("discrete", (), "int64", 7),
-    "image": ObservationSpec("image", (12, 12, 3), "uint8", 432),
-    "nature": ObservationSpec("image", (4, 84, 84), "uint8", 28224, channels_first=True),
+    "vector": observation_spec(spaces.Box(-1, 1, (5,))),
+    "discrete": observation_spec(spaces.Discrete(7)),
+    "image": observation_spec(spaces.Box(0, 255, (12, 12, 3), np.uint8)),
+    "nature": observation_spec(spaces.Box(0, 255, (4, 84, 84), np.uint8)),
 }
 ACT = {
     "discrete": ActionSpec("discrete", 3),
@@ -164,9 +166,9 @@ def test_log_probability_and_entropy_are_those_of_torchs_distributions(act):
     ("shape", "first"), [((3, 12, 12), True), ((12, 12, 3), False), ((12, 12), True)]
 )
 def test_images_reach_the_network_with_their_channels_first_and_between_zero_and_one(shape, first):
-    spec = NetworkSpec(
-        ObservationSpec("image", shape, "uint8", math.prod(shape), first), ACT["discrete"]
-    )
+    obs = observation_spec(spaces.Box(0, 255, shape, np.uint8))
+    assert obs.leaves[0].channels_first == first
+    spec = NetworkSpec(obs, ACT["discrete"])
     pixels = ActorCritic(spec).policy.trunk[0]
     image = torch.randint(256, (2, *shape), dtype=torch.uint8, generator=torch.Generator())
     expected = image.double() / 255

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.policy import noise
-from paceline.policy.actor import Categorical, Gaussian
-from paceline.spaces import ActionSpec
+from paceline.policy.heads import Categorical, Gaussian
 
 HEADS = {
-    "categorical": Categorical(ActionSpec("discrete", 3)),
-    "gaussian": Gaussian(ActionSpec("box", 3, (3,), "float32", low=(-1,) * 3, high=(1,) * 3)),
+    "categorical": Categorical(3),
+    "gaussian": Gaussian(3),
 }
 
 

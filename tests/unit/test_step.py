@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from paceline.algorithms.a2c import A2C
 from paceline.algorithms.ppo import PPO
@@ -14,10 +15,10 @@ from paceline.optimizers import RMSprop
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
-from paceline.spaces import ActionSpec, ObservationSpec
+from paceline.spaces import ActionSpec, observation_spec
 from paceline.step import Objective, Step
 
-OBS = ObservationSpec("vector", (3,), "float32", 3)
+OBS = observation_spec(spaces.Box(-1, 1, (3,)))
 ACTIONS = {
     "discrete": ActionSpec("discrete", 4),
     "box": ActionSpec("box", 2, (2,), "float32", low=(-1, -1), high=(1, 1)),
@@ -50,7 +51,7 @@ def some_rows(module, kind, count, seed=0):
     def normal(*shape):
         return torch.randn(shape, generator=generator)
 
-    inputs = normal(count, 3)
+    inputs = (normal(count, 3),)
     if kind == "discrete":
         action = torch.randint(4, (count,), generator=generator)
     else:
@@ -76,7 +77,7 @@ def with_garbage(rows, size):
 
     return dataclasses.replace(
         mixed,
-        inputs=spoilt(mixed.inputs, size),
+        inputs=(spoilt(mixed.inputs[0], size),),
         action=mixed.action if mixed.action.ndim == 1 else spoilt(mixed.action, 1e3),
         logp=spoilt(mixed.logp, 20.0),
         advantage=spoilt(mixed.advantage, size),

@@ -1,5 +1,52 @@
 """Where environments come from. A suite is one file with a function from name to environment."""
 
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+from ..rollout import Array, Rollout
+from ..spaces import ActionSpec, ObservationSpec
 from .maker import EnvId, env_maker
 
-__all__ = ["EnvId", "env_maker"]
+__all__ = ["Columns", "EnvId", "env_maker"]
+
+
+class Columns(Protocol):
+    """Environments stepped side by side, under next-step autoreset: what a sampler needs."""
+
+    num_envs: int
+    first_column: int
+    """number of the first, over all processes"""
+    obs_spec: ObservationSpec
+    act_spec: ActionSpec
+    row: int
+    """rows stepped since the run began"""
+    started: Array
+    """row of the first observation of each column's episode"""
+    ended: Any
+    """the next row of this column only resets"""
+
+    @property
+    def resume(self) -> Literal["replay", "state", "none"]:
+        """How an open episode is brought back: from its actions, from a saved state, or not."""
+
+    def adapt(self, action: Array) -> Any:
+        """From a policy's actions to what `step` takes."""
+
+    def reset(self, obs: Array) -> None:
+        """Begin the first episode of every column; `obs[B]` receives its observations."""
+
+    def step(self, t: int, actions: Any, out: Rollout) -> None:
+        """Row `t` of `out`, whose flags have been cleared: step every column, or reset it."""
+
+    def replay(self, i: int, actions: Any, expected: Array) -> bool:
+        """Bring column `i` back to the observation `expected[1]`; False if it comes out otherwise.
+
+        Called after `restore`, where `resume` is "replay", for every open episode.
+        """
+
+    def state(self) -> dict[str, Array]: ...
+
+    def restore(self, state: dict[str, Array]) -> None: ...
+
+    def close(self) -> None: ...

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from struct import pack
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 
+from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array, Rollout
 from ..spaces import action_spec, observation_spec
@@ -42,7 +43,7 @@ def episode_seed(run_seed: int, column: int, episode: int) -> int:
 class EnvColumns:
     """Columns `first_column … first_column + num_envs - 1` of a run."""
 
-    resume = "replay"
+    resume: Literal["replay"] = "replay"
 
     def __init__(self, make: EnvMaker, num_envs: int, seed: int = 0, first_column: int = 0) -> None:
         self._make, self.num_envs, self._seed, self.first_column = (
@@ -52,22 +53,30 @@ class EnvColumns:
             first_column,
         )
         self._envs: list[gym.Env[Any, Any]] = []
+        self._begun: tuple[Any, dict[str, Any]] | None = None
+        """the first episode of the first column, if it has begun already"""
         try:
             for _ in range(num_envs):
                 env, self._limit = make()
                 self._envs.append(env)
             self.observation_space = self._envs[0].observation_space
             self.action_space = self._envs[0].action_space
-            self.obs_spec = observation_spec(self.observation_space)
             self.act_spec = action_spec(self.action_space)
+            self.obs_spec = observation_spec(
+                self.observation_space, self.act_spec, self._first_info()
+            )
         except BadInput:
             self.close()
             raise
         except Exception as error:
             self.close()
-            raise EnvironmentFailed(f"the environment can't be made: {_line(error)}") from error
+            raise EnvironmentFailed(f"the environment can't be made: {describe(error)}") from error
+        self.adapt = ActionAdapter(self.act_spec)
+        """from a policy's actions to what `step` takes"""
+        self._adapter = None if self.obs_spec.plain else ObservationAdapter(self.obs_spec)
         # A discrete observation may be a plain int, which has no shape to compare.
-        self._shape = None if self.obs_spec.kind == "discrete" else self.obs_spec.shape
+        discrete = self.obs_spec.kind == "discrete"
+        self._shape = None if discrete else self.obs_spec.leaves[0].shape
         self._steps = [env.step for env in self._envs]
         self.row = 0
         """rows stepped since the run began"""
@@ -111,15 +120,22 @@ class EnvColumns:
         `out` must come with its flags cleared (`Rollout.turn`).
         """
         obs, reward, ended, shape = out.obs[t + 1], out.reward[t], self.ended, self._shape
+        adapter = self._adapter
+        views = None if adapter is None else self.obs_spec.split(obs)
         for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
             if ended[i]:
                 self._restart(t, i, out)
             else:
                 try:
-                    observation, gain, terminated, truncated, _ = step(action)
-                    if shape is not None and observation.shape != shape:
-                        raise ValueError(f"observation of shape {observation.shape}, not {shape}")
-                    obs[i] = observation
+                    observation, gain, terminated, truncated, info = step(action)
+                    if views is not None:
+                        adapter.write(views, i, observation, info)  # type: ignore[union-attr]
+                    else:
+                        if shape is not None and observation.shape != shape:
+                            raise ValueError(
+                                f"observation of shape {observation.shape}, not {shape}"
+                            )
+                        obs[i] = observation
                     reward[i] = gain
                 except Exception as error:
                     self._fail(t, i, out, error)
@@ -147,19 +163,42 @@ class EnvColumns:
         self.episode[i] += 1
         self.started[i] = row
         try:
-            observation = self._reset(i)
-            if self._shape is not None and np.shape(observation) != self._shape:
-                raise ValueError(f"observation of shape {np.shape(observation)}, not {self._shape}")
-            obs[i] = observation
+            self._write(obs, i, *self._reset(i))
         except Exception as error:
             self._rebuild(i, row, error)
             return False
         self.ended[i] = False
         return True
 
-    def _reset(self, i: int) -> Any:
+    def _reset(self, i: int) -> tuple[Any, dict[str, Any]]:
+        begun, self._begun = self._begun, None
+        if begun is not None and i == 0 and self.episode[0] == 0:
+            return begun
         seed = episode_seed(self._seed, self.first_column + i, int(self.episode[i]))
-        return self._envs[i].reset(seed=seed)[0]
+        return self._envs[i].reset(seed=seed)
+
+    def _first_info(self) -> dict[str, Any]:
+        """What the first environment says beside its observation, which may be a mask of actions.
+
+        Its first episode has thereby begun. If it fails at this, the real reset will tell.
+        """
+        if self.act_spec.choices:
+            seed = episode_seed(self._seed, self.first_column, 0)
+            try:
+                self._begun = self._envs[0].reset(seed=seed)
+                return self._begun[1]
+            except Exception:
+                log.debug("the environment failed to begin an episode", exc_info=True)
+        return {}
+
+    def _write(self, obs: Array, i: int, observation: Any, info: Mapping[str, Any]) -> None:
+        """Store column `i`'s observation in `obs[B]`, if it is what its space says."""
+        if self._adapter is not None:
+            self._adapter.write(self.obs_spec.split(obs), i, observation, info)
+            return
+        if self._shape is not None and np.shape(observation) != self._shape:
+            raise ValueError(f"observation of shape {np.shape(observation)}, not {self._shape}")
+        obs[i] = observation
 
     def _fail(self, t: int, i: int, out: Rollout, error: Exception) -> None:
         """The row counts for nothing, and the one before it was the last of a cut-off episode."""
@@ -177,7 +216,8 @@ class EnvColumns:
         where = f"column {self.first_column + i}, step {row - int(self.started[i])} of its episode"
         if self._in_a_row[i] >= MAX_FAILURES:
             raise EnvironmentFailed(
-                f"the environment of {where} failed {MAX_FAILURES} times in a row: {_line(error)}"
+                f"the environment of {where} failed {MAX_FAILURES} times in a row: "
+                f"{describe(error)}"
             ) from error
         if self.failures == 1:
             log.warning("the environment of %s raised; it is rebuilt", where, exc_info=error)
@@ -186,7 +226,7 @@ class EnvColumns:
             self._envs[i], _ = self._make()
         except Exception as again:
             raise EnvironmentFailed(
-                f"the environment of {where} raised and can't be rebuilt: {_line(again)}"
+                f"the environment of {where} raised and can't be rebuilt: {describe(again)}"
             ) from again
         self._steps[i] = self._envs[i].step
 
@@ -206,23 +246,26 @@ class EnvColumns:
             self._next_limit = int(running.min()) + self._limit if len(running) else NEVER
 
     def replay(self, i: int, actions: Sequence[Any], expected: Array) -> bool:
-        """Bring column `i` to where its open episode stood, at the observation `expected`.
+        """Bring column `i` to where its open episode stood, at the observation `expected[1]`.
 
         False where it comes out otherwise: the episode is given up, and the next row resets.
         """
         seen, over = np.empty_like(expected), False
         try:
-            seen[...] = self._reset(i)
+            self._write(seen, 0, *self._reset(i))
             for action in actions:
                 if over:
                     break
-                observation, _, terminated, truncated, _ = self._steps[i](action)
-                seen[...] = observation
+                observation, _, terminated, truncated, info = self._steps[i](action)
+                self._write(seen, 0, observation, info)
                 over = terminated or truncated
         except Exception as error:
             log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
             over = True
-        self.ended[i] = bool(over) or seen.tobytes() != expected.tobytes()
+        split = self.obs_spec.split
+        pairs = zip(split(seen).values(), split(expected).values(), strict=True)
+        alike = all(now.tobytes() == then.tobytes() for now, then in pairs)
+        self.ended[i] = bool(over) or not alike
         return not self.ended[i]
 
     def state(self) -> dict[str, Array]:
@@ -240,6 +283,7 @@ class EnvColumns:
         self.episode[:] = state["episode"]
         self.started[:] = state["started"]
         self.ended[:] = state["ended"].tolist()
+        self._begun = None
         self._plan_limit()
 
 
@@ -250,7 +294,7 @@ def _close(env: gym.Env[Any, Any]) -> None:
         log.warning("an environment failed to close", exc_info=True)
 
 
-def _line(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """The error in one line, with the place in the user's code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -11,7 +11,8 @@ import numpy as np
 from ..errors import BadInput
 from ..registry import SUITES, imported
 from ..spaces import observation_spec
-from .columns import EnvMaker
+from .columns import EnvColumns, EnvMaker
+from .native import NativeColumns
 
 EnvId = str | Callable[..., gym.Env[Any, Any]]
 
@@ -22,8 +23,11 @@ def env_maker(
     time_limit: int | None = None,
     frame_stack: int = 1,
     wrappers: tuple[str, ...] = (),
+    vector: bool = False,
 ) -> EnvMaker:
     """Check `env_id` and its options, and return how to make one such environment."""
+    if vector:
+        _check_vector(env_id, frame_stack, wrappers)
     kwargs = kwargs or {}
     suite, name = "gym", env_id
     if isinstance(env_id, str) and env_id.partition(":")[0] in SUITES:
@@ -32,6 +36,32 @@ def env_maker(
     if frame_stack > 1:
         make = _stacked(make, frame_stack)
     return make
+
+
+def make_columns(
+    env_id: EnvId, num_envs: int, seed: int = 0, first_column: int = 0, **options: Any
+) -> EnvColumns | NativeColumns:
+    """`num_envs` environments side by side; with `vector` in their own vector implementation."""
+    make = env_maker(env_id, **options)
+    if not options.get("vector"):
+        return EnvColumns(make, num_envs, seed, first_column)
+    kwargs = dict(options.get("kwargs") or {})
+    if options.get("time_limit"):
+        kwargs["max_episode_steps"] = options["time_limit"]
+    return NativeColumns(str(env_id).removeprefix("gym:"), kwargs, num_envs, seed, first_column)
+
+
+def _check_vector(env_id: EnvId, frame_stack: int, wrappers: tuple[str, ...]) -> None:
+    name = env_id.removeprefix("gym:") if isinstance(env_id, str) else ""
+    known = gym.registry.get(name.rpartition(":")[2])
+    if known is None or known.vector_entry_point is None:
+        having = [name for name, spec in gym.registry.items() if spec.vector_entry_point]
+        raise BadInput(
+            f"env.vector: {env_id} has no vector implementation of its own; leave --env.vector "
+            f"off (of Gymnasium's, {', '.join(having)} have one)"
+        )
+    if frame_stack > 1 or wrappers:
+        raise BadInput("env.vector goes with neither env.frame_stack nor env.wrappers; drop one")
 
 
 def _stacked(make: EnvMaker, frames: int) -> EnvMaker:
@@ -45,10 +75,10 @@ def _stacked(make: EnvMaker, frames: int) -> EnvMaker:
                 f"env.frame_stack is {frames}, which needs a Box observation, "
                 f"and this environment has {space}"
             )
-        spec = observation_spec(space)
+        leaf = observation_spec(space).leaves[0]
         env = gym.wrappers.FrameStackObservation(env, frames)
-        if spec.kind == "image" and len(spec.shape) == 3:
-            axis = 0 if spec.channels_first else 2
+        if leaf.kind == "image" and len(leaf.shape) == 3:
+            axis = 0 if leaf.channels_first else 2
             low, high = (
                 np.concatenate([bound] * frames, axis) for bound in (space.low, space.high)
             )

@@ -6,16 +6,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..adapters import ObservationAdapter
 from ..errors import BadInput
 from ..rollout import Array, Rollout
-from . import EnvId, env_maker
 from .columns import EnvColumns
+from .maker import EnvId, make_columns
+from .native import NativeColumns
 
 
 class Step(NamedTuple):
     """One row of every column. Where `valid` is false the row only began an episode."""
 
-    obs: Array
+    obs: Any
+    """an array, or for a Dict or Tuple space a structure of arrays"""
     reward: Array
     terminated: Array
     truncated: Array
@@ -25,13 +28,14 @@ class Step(NamedTuple):
 class VecEnv:
     """`num_envs` environments stepped together, under next-step autoreset. A context manager."""
 
-    def __init__(self, columns: EnvColumns) -> None:
+    def __init__(self, columns: EnvColumns | NativeColumns) -> None:
         self._columns = columns
         self.num_envs = columns.num_envs
         self.observation_space = columns.observation_space
         self.action_space = columns.action_space
         obs, act = columns.obs_spec, columns.act_spec
-        self._row = Rollout.allocate(1, self.num_envs, (obs.shape, obs.dtype), act.stored)
+        self._row = Rollout.allocate(1, self.num_envs, obs.stored, act.stored)
+        self._adapter = None if obs.plain else ObservationAdapter(obs)
         self._begun = False
 
     def __enter__(self) -> VecEnv:
@@ -43,11 +47,16 @@ class VecEnv:
     def close(self) -> None:
         self._columns.close()
 
-    def reset(self) -> Array:
+    def _seen(self) -> Any:
+        """The latest observations, as the environment gives them."""
+        obs = self._row.obs[1]
+        return obs.copy() if self._adapter is None else self._adapter.read(obs)
+
+    def reset(self) -> Any:
         """Begin an episode in every column and return the first observations."""
         self._columns.reset(self._row.obs[1])
         self._begun = True
-        return self._row.obs[1].copy()
+        return self._seen()
 
     def step(self, actions: Any) -> Step:
         """Step every column with its action, as the environment's action space has it."""
@@ -57,11 +66,11 @@ class VecEnv:
             raise BadInput(f"{len(actions)} actions for {self.num_envs} environments")
         row = self._row
         row.turn()
-        if isinstance(actions, np.ndarray) and actions.ndim == 1:
-            actions = actions.tolist()
+        if isinstance(self._columns, NativeColumns):
+            actions = np.asarray(actions)
         self._columns.step(0, actions, row)
-        arrays = (row.obs[1], row.reward[0], row.terminated[0], row.truncated[0], row.valid[0])
-        return Step(*(array.copy() for array in arrays))
+        arrays = (row.reward[0], row.terminated[0], row.truncated[0], row.valid[0])
+        return Step(self._seen(), *(array.copy() for array in arrays))
 
 
 def make_vec(
@@ -73,9 +82,19 @@ def make_vec(
     time_limit: int | None = None,
     frame_stack: int = 1,
     wrappers: tuple[str, ...] = (),
+    vector: bool = False,
 ) -> VecEnv:
     """`num_envs` copies of an environment: `with make_vec("CartPole-v1", 8) as envs: ...`"""
     if num_envs < 1:
         raise BadInput(f"num_envs is {num_envs}; write 1 or more")
-    make = env_maker(env_id, kwargs, time_limit, frame_stack, wrappers)
-    return VecEnv(EnvColumns(make, num_envs, seed))
+    columns = make_columns(
+        env_id,
+        num_envs,
+        seed,
+        kwargs=kwargs,
+        time_limit=time_limit,
+        frame_stack=frame_stack,
+        wrappers=wrappers,
+        vector=vector,
+    )
+    return VecEnv(columns)

@@ -12,11 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..rollout import Array
-from ..spaces import ActionSpec
-from . import noise
-from .network import OBS_CLIP, NetworkSpec
-
-LOG_SQRT_2PI = 0.5 * float(np.log(2 * np.pi))
+from .heads import Head, make_head
+from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
 
 
 class Actor(Protocol):
@@ -28,75 +25,7 @@ class Actor(Protocol):
         """Act with these published weights from now on; they may be viewed, not changed."""
 
     def forward(self, obs: Array, out: Array) -> None:
-        """The distribution's parameters [R, size] for observations [R, ...]."""
-
-
-class Categorical:
-    """Discrete actions: parameters are logits."""
-
-    def __init__(self, spec: ActionSpec) -> None:
-        self.size = spec.size
-
-    extra = 0
-    """weights of its own, before those of the layers"""
-
-    def load(self, extra: Array) -> None:
-        """Nothing to take."""
-
-    def noise(self, seed: int, rollout: int, first: int, columns: int, steps: int) -> Array:
-        """[steps, columns, size] Gumbel noise: the arg max of logits plus it is a sample."""
-        uniform = noise.uniforms(seed, rollout, first, columns, steps * self.size)
-        drawn = noise.gumbel(uniform).reshape(columns, steps, self.size)
-        return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
-
-    def sample(self, logits: Array, noise: Array, action: Array) -> None:
-        (logits + noise).argmax(-1, out=action)
-
-    def greedy(self, logits: Array, action: Array) -> None:
-        logits.argmax(-1, out=action)
-
-    def logp(self, logits: Array, action: Array) -> Array:
-        shifted = logits - logits.max(-1, keepdims=True)
-        chosen = np.take_along_axis(shifted, action[..., None], -1)[..., 0]
-        return chosen - np.log(np.exp(shifted).sum(-1))
-
-
-class Gaussian:
-    """Box actions: parameters are means; the deviation is the same in every state."""
-
-    def __init__(self, spec: ActionSpec) -> None:
-        self.size = self.extra = spec.size
-        self._log_std = np.zeros(self.size, np.float32)
-        self._std = np.ones(self.size, np.float32)
-
-    def load(self, extra: Array) -> None:
-        """Take the log of the deviation."""
-        self._log_std = extra
-        self._std = np.exp(extra)
-
-    def noise(self, seed: int, rollout: int, first: int, columns: int, steps: int) -> Array:
-        """[steps, columns, size] standard normal noise."""
-        uniform = noise.uniforms(seed, rollout, first, columns, 2 * steps * self.size)
-        drawn = noise.normal(uniform).reshape(columns, steps, self.size)
-        return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
-
-    def sample(self, mean: Array, noise: Array, action: Array) -> None:
-        np.multiply(noise, self._std, out=action)
-        np.add(action, mean, out=action)
-
-    def greedy(self, mean: Array, action: Array) -> None:
-        action[...] = mean
-
-    def logp(self, mean: Array, action: Array) -> Array:
-        z = (action - mean) / self._std
-        return (-0.5 * z * z - self._log_std - np.float32(LOG_SQRT_2PI)).sum(-1)
-
-
-Head = Categorical | Gaussian
-
-
-def make_head(spec: ActionSpec) -> Head:
-    return Categorical(spec) if spec.kind == "discrete" else Gaussian(spec)
+        """The distribution's parameters [R, size] for stored observations [R, ...]."""
 
 
 class NumpyActor:
@@ -106,13 +35,15 @@ class NumpyActor:
     """
 
     def __init__(self, spec: NetworkSpec, rows: int) -> None:
-        self.spec, self.head = spec, make_head(spec.act)
-        sizes = [spec.obs.size, *spec.hidden, spec.act.size]
+        self.spec, self.head = spec, make_head(spec)
+        sizes = [spec.obs.size, *spec.hidden, spec.outputs]
         self._shapes = list(pairwise(sizes))
         self._buffers = [np.empty((rows, size), np.float32) for size in spec.hidden]
         self._squash = ACTIVATIONS[spec.activation]
         self._input = np.empty((rows, spec.obs.size), np.float32)
         self._layers: list[tuple[Array, Array, Array]] = []
+        self._discrete, self._start = spec.obs.kind == "discrete", spec.obs.start
+        self._part = next(iter(spec.obs.parts)) if len(spec.obs.parts) > 1 else None
 
     def load(self, weights: Array) -> None:
         at = self.spec.normalizer_size
@@ -129,10 +60,11 @@ class NumpyActor:
 
     def forward(self, obs: Array, out: Array) -> None:
         product: Callable[..., Any] = np.dot
-        if self.spec.obs.kind == "discrete":
-            x, product = obs - self.spec.obs.start, _rows_of
+        x = obs if self._part is None else obs[self._part]
+        if self._discrete:
+            x, product = x - self._start, _rows_of
         else:
-            x = self._normalized(obs if obs.ndim == 2 else obs.reshape(len(obs), -1))
+            x = self._normalized(x if x.ndim == 2 else x.reshape(len(x), -1))
         for weight, bias, y in self._layers:
             product(x, weight, y)
             np.add(y, bias, y)
@@ -141,6 +73,8 @@ class NumpyActor:
         weight, bias = self._last
         product(x, weight, out)
         np.add(out, bias, out)
+        if self.spec.obs.mask:
+            np.copyto(out, FORBIDDEN, where=~obs["mask"])
 
     def _normalized(self, x: Array) -> Array:
         if not self.spec.normalize_obs:
@@ -171,8 +105,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Any]] = {"tanh": _tanh, "relu": _relu, 
 
 
 def make_actor(spec: NetworkSpec, rows: int) -> Actor:
-    """The fastest actor for `rows` observations at a time; only images need torch."""
-    if spec.obs.kind != "image":
+    """The fastest actor for `rows` observations at a time; only some need torch."""
+    if not spec.needs_torch:
         return NumpyActor(spec, rows)
     from .torch_actor import TorchActor
 

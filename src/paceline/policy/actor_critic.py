@@ -6,14 +6,36 @@ R = rows, S = streams of value.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..batch import Prediction
-from .actor import LOG_SQRT_2PI
 from .encoders import OneHotLinear, initialize, make_trunk
-from .network import OBS_CLIP, NetworkSpec
+from .likelihood import Likelihood
+from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
+
+Inputs = tuple[Tensor, ...]
+"""What the trunks read, in the order of `ObservationSpec.parts`; with a mask last, if any."""
+
+
+def prepared(
+    spec: NetworkSpec, parts: Mapping[str, Tensor], normalizer: Sequence[Tensor] | None
+) -> Inputs:
+    """Observations as they are stored → what the trunks read."""
+    inputs = []
+    for name, part in parts.items():
+        if name == "index":
+            part = part - spec.obs.start if spec.obs.start else part
+        elif name == "vector":
+            part = part.to(torch.float32).reshape(-1, spec.obs.size)
+            if normalizer is not None:
+                mean, scale = normalizer
+                part = ((part - mean) * scale).clamp(-OBS_CLIP, OBS_CLIP)
+        inputs.append(part)
+    return tuple(inputs)
 
 
 class Policy(nn.Module):
@@ -21,27 +43,29 @@ class Policy(nn.Module):
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
-        if spec.act.kind == "box":
+        self.log_std: Tensor | None = None
+        if spec.own_log_std:
             self.log_std = nn.Parameter(torch.full((spec.act.size,), spec.log_std_init))
         self.trunk, features = make_trunk(spec)
-        last = OneHotLinear if spec.obs.kind == "discrete" and not spec.hidden else nn.Linear
-        self.head = last(features, spec.act.size)
-        self.discrete = spec.act.kind == "discrete"
+        self.head = _last(spec)(features, spec.outputs)
+        self._likelihood = Likelihood(spec)
+        self._masked = bool(spec.obs.mask)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def features(self, inputs: Inputs) -> Tensor:
+        return self.trunk(_seen(inputs, self._masked))
+
+    def parameters_of(self, features: Tensor, inputs: Inputs) -> Tensor:
+        """Logits, of which those that a mask forbids are out of reach; or means of a Box."""
+        found = self.head(features)
+        return found.where(inputs[-1], FORBIDDEN) if self._masked else found
+
+    def forward(self, inputs: Inputs) -> Tensor:
         """Logits of a discrete action, or means of a Box."""
-        return self.head(self.trunk(inputs))
+        return self.parameters_of(self.features(inputs), inputs)
 
     def judge(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability [R] of each action, and the entropy [R] of its distribution."""
-        if self.discrete:
-            log_probs = parameters.log_softmax(-1)
-            logp = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-            return logp, -(log_probs.exp() * log_probs).sum(-1)
-        z = (action - parameters) * (-self.log_std).exp()
-        logp = (-0.5 * z * z - self.log_std).sum(-1) - action.shape[-1] * LOG_SQRT_2PI
-        entropy = (self.log_std + (0.5 + LOG_SQRT_2PI)).sum()
-        return logp, entropy.expand(logp.shape)
+        return self._likelihood(parameters, action, self.log_std)
 
 
 class ActorCritic(nn.Module):
@@ -59,8 +83,7 @@ class ActorCritic(nn.Module):
             self.value_trunk = nn.Sequential()
         else:
             self.value_trunk, features = make_trunk(spec)
-        first = OneHotLinear if spec.obs.kind == "discrete" and not spec.hidden else nn.Linear
-        self.value_head = first(features, streams)
+        self.value_head = _last(spec)(features, streams)
         if spec.normalize_obs:
             self.register_buffer("obs_mean", torch.zeros(spec.obs.size))
             self.register_buffer("obs_scale", torch.ones(spec.obs.size))
@@ -71,33 +94,51 @@ class ActorCritic(nn.Module):
         for trunk in (self.policy.trunk, self.value_trunk):
             initialize(trunk, math.sqrt(2), generator)
         initialize(self.policy.head, 0.01, generator)
+        if self.spec.act.kind == "box" and self.spec.state_dependent_std:
+            with torch.no_grad():
+                self.policy.head.bias[self.spec.act.size :] = self.spec.log_std_init
         initialize(self.value_head, 1.0, generator)
 
-    def inputs(self, obs: Tensor) -> Tensor:
-        """Observations as an environment gives them → what the trunks read."""
-        if self.spec.obs.kind == "image":
-            return obs
-        if self.spec.obs.kind == "discrete":
-            return obs - self.spec.obs.start if self.spec.obs.start else obs
-        obs = obs.to(torch.float32).reshape(-1, self.spec.obs.size)
-        if not self.spec.normalize_obs:
-            return obs
-        return ((obs - self.obs_mean) * self.obs_scale).clamp(-OBS_CLIP, OBS_CLIP)
+    def named_weights(self) -> dict[str, Tensor]:
+        """All that is learnt, by name: the parameters, then the normaliser."""
+        named: dict[str, Tensor] = dict(self.named_parameters())
+        if self.spec.normalize_obs:
+            named |= {"obs_mean": self.obs_mean, "obs_scale": self.obs_scale}
+        return {name: weight.detach() for name, weight in named.items()}
 
-    def value(self, inputs: Tensor) -> Tensor:
+    def inputs(self, parts: Mapping[str, Tensor]) -> Inputs:
+        """Observations as they are stored, by part → what the trunks read."""
+        normalizer = (self.obs_mean, self.obs_scale) if self.spec.normalize_obs else None
+        return prepared(self.spec, parts, normalizer)
+
+    def value(self, inputs: Inputs) -> Tensor:
         """[R, S]"""
         if self.spec.shared_trunk:
-            inputs = self.policy.trunk(inputs)
-        return self.value_head(self.value_trunk(inputs))
+            return self.value_head(self.policy.features(inputs))
+        return self.value_head(self.value_trunk(_seen(inputs, bool(self.spec.obs.mask))))
 
-    def predict(self, inputs: Tensor, action: Tensor) -> Prediction:
+    def predict(self, inputs: Inputs, action: Tensor) -> Prediction:
         """What a loss needs, in one pass."""
-        features = self.policy.trunk(inputs)
-        logp, entropy = self.policy.judge(self.policy.head(features), action)
-        shared = features if self.spec.shared_trunk else self.value_trunk(inputs)
-        return Prediction(logp, entropy, self.value_head(shared))
+        features = self.policy.features(inputs)
+        logp, entropy = self.policy.judge(self.policy.parameters_of(features, inputs), action)
+        if self.spec.shared_trunk:
+            return Prediction(logp, entropy, self.value_head(features))
+        return Prediction(logp, entropy, self.value(inputs))
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits or means, and values, of raw observations."""
-        inputs = self.inputs(obs)
+    def forward(self, obs: Tensor | Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits or means, and values, of raw observations; several parts come by name."""
+        parts = {next(iter(self.spec.obs.parts)): obs} if isinstance(obs, Tensor) else obs
+        inputs = self.inputs(parts)
         return self.policy(inputs), self.value(inputs)
+
+
+def _last(spec: NetworkSpec) -> type[nn.Linear]:
+    """The kind of layer that a head is."""
+    look_up = spec.obs.kind == "discrete" and not spec.hidden and spec.encoder is None
+    return OneHotLinear if look_up else nn.Linear
+
+
+def _seen(inputs: Inputs, masked: bool) -> Any:
+    """What a trunk is given: one tensor, or a tuple of several; never the mask."""
+    parts = inputs[:-1] if masked else inputs
+    return parts[0] if len(parts) == 1 else parts

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..spaces import ObservationSpec
+from ..spaces import Leaf, ObservationSpec
 from .network import NetworkSpec
+from .own import OwnEncoder
 
 
 class Tanh(nn.Module):
@@ -56,7 +57,7 @@ class OneHotLinear(nn.Linear):
 class Pixels(nn.Module):
     """Images as they are stored → [R, channels, height, width], floats, channels last in memory."""
 
-    def __init__(self, spec: ObservationSpec) -> None:
+    def __init__(self, spec: Leaf) -> None:
         super().__init__()
         grey = len(spec.shape) == 2
         self._grey, self._channels_first = grey, spec.channels_first or grey
@@ -77,23 +78,44 @@ class Pixels(nn.Module):
         return image * self._scale if self._scale != 1 else image
 
 
+class Mixed(nn.Module):
+    """Several images and a vector → their features side by side."""
+
+    def __init__(self, obs: ObservationSpec, activation: type[nn.Module]) -> None:
+        super().__init__()
+        built = [_convolutions(leaf, activation) for leaf in obs.images]
+        self.convolutions = nn.ModuleList(nn.Sequential(*layers) for layers, _ in built)
+        self._has_vector = "vector" in obs.parts
+        self.features = obs.size + sum(features for _, features in built)
+
+    def forward(self, parts: tuple[Tensor, ...]) -> Tensor:
+        images = parts[1:] if self._has_vector else parts
+        seen = [layers(image) for layers, image in zip(self.convolutions, images, strict=True)]
+        return torch.cat([parts[0], *seen] if self._has_vector else seen, -1)
+
+
 def make_trunk(spec: NetworkSpec) -> tuple[nn.Sequential, int]:
     """The layers before a head, and the number of features they end in."""
     activation = ACTIVATIONS[spec.activation]
     layers: list[nn.Module] = []
     features = spec.obs.size
-    if spec.obs.kind == "image":
-        convolutions, features = _convolutions(spec.obs, activation)
-        layers += convolutions
-    for position, size in enumerate(spec.hidden):
-        look_up = position == 0 and spec.obs.kind == "discrete"
+    if spec.encoder is not None:
+        own = OwnEncoder(spec.encoder, spec.obs)
+        layers, features = [own], own.features
+    elif spec.obs.kind == "image":
+        layers, features = _convolutions(spec.obs.images[0], activation)
+    elif spec.obs.kind == "mixed":
+        mixed = Mixed(spec.obs, activation)
+        layers, features = [mixed], mixed.features
+    for size in spec.hidden:
+        look_up = not layers and spec.obs.kind == "discrete"
         layers += [(OneHotLinear if look_up else nn.Linear)(features, size), activation()]
         features = size
     return nn.Sequential(*layers), features
 
 
-def _convolutions(obs: ObservationSpec, activation: type[nn.Module]) -> tuple[list[nn.Module], int]:
-    pixels = Pixels(obs)
+def _convolutions(image: Leaf, activation: type[nn.Module]) -> tuple[list[nn.Module], int]:
+    pixels = Pixels(image)
     channels, *sides = pixels.size
     layers: list[nn.Module] = [pixels]
     for conv in NATURE if min(sides) >= 36 else SMALL:
@@ -104,9 +126,16 @@ def _convolutions(obs: ObservationSpec, activation: type[nn.Module]) -> tuple[li
 
 
 def initialize(layers: nn.Module, gain: float, generator: torch.Generator) -> None:
-    """Orthogonal weights and zero biases (Andrychowicz 2021; the values of 37 details)."""
-    for layer in layers.modules():
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
-            nn.init.orthogonal_(layer.weight, gain, generator=generator)
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
+    """Orthogonal weights and zero biases (Andrychowicz 2021; the values of 37 details).
+
+    A user's own encoder draws its weights as it would by itself.
+    """
+    if isinstance(layers, OwnEncoder):
+        return layers.initialize(generator)
+    if isinstance(layers, (nn.Linear, nn.Conv2d)):
+        nn.init.orthogonal_(layers.weight, gain, generator=generator)
+        assert layers.bias is not None
+        nn.init.zeros_(layers.bias)
+    for layer in layers.children():
+        initialize(layer, gain, generator)
+    return None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .actor_critic import ActorCritic
-from .network import STORED_AS
+from .network import stored_as
 
 
 class Layout:
@@ -25,7 +25,7 @@ class Layout:
         views = {}
         pieces = torch.split(flat, self.sizes)
         for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True):
-            order = STORED_AS[len(shape)]
+            order = stored_as(len(shape))
             back = [order.index(axis) for axis in range(len(order))]
             views[name] = piece.view([shape[axis] for axis in order]).permute(back)
         return views

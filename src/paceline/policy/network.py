@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..spaces import ActionSpec, ObservationSpec
 
 Activation = Literal["tanh", "relu", "elu"]
+Encoder = str | Callable[..., Any]
+"""`module:Class` of a user's own, or from Python the class or the torch module itself."""
 
 OBS_CLIP = 10.0
 """Normalised observations are cut off at this many standard deviations."""
+FORBIDDEN = -1e8
+"""Logit of an action that a mask forbids: its probability is 0, its products with 0 are 0."""
+LOG_STD_RANGE = (-20.0, 2.0)
+"""A deviation that depends on the state is kept within these logs."""
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
-STORED_AS = {1: (0,), 2: (1, 0), 4: (0, 2, 3, 1)}
-"""Order of a weight's axes in the flat buffer, by their number: dense [in, out], channels last."""
+
+def stored_as(axes: int) -> tuple[int, ...]:
+    """Order of a weight's axes in the flat buffer: dense as [in, out], convolutions channels last.
+
+    Everything else lies as it is.
+    """
+    return {2: (1, 0), 4: (0, 2, 3, 1)}.get(axes, tuple(range(axes)))
 
 
 @dataclass(frozen=True)
@@ -27,8 +41,26 @@ class NetworkSpec:
     shared_trunk: bool = False
     normalize_obs: bool = False
     log_std_init: float = 0.0
+    state_dependent_std: bool = False
+    encoder: Encoder | None = None
 
     @property
     def normalizer_size(self) -> int:
-        """Floats in front of the weights: the observation's mean, then its inverse deviation."""
+        """Floats in front of the weights: the vector's mean, then its inverse deviation."""
         return 2 * self.obs.size if self.normalize_obs else 0
+
+    @property
+    def own_log_std(self) -> bool:
+        """Whether the deviation of a Box action is a weight by itself."""
+        return self.act.kind == "box" and not self.state_dependent_std
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the policy's last layer gives."""
+        both = self.act.kind == "box" and self.state_dependent_std
+        return 2 * self.act.size if both else self.act.size
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether acting takes more than dense layers."""
+        return self.encoder is not None or self.obs.kind in ("image", "mixed")

@@ -8,22 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from ..envs.columns import EnvColumns
+from ..envs import Columns
 from ..policy.actor import Actor
 from ..rollout import Array, OpenEpisodes, Rollout
-from ..spaces import ActionAdapter
 from .unroll import check, check_policy, unroll
 
 ARRAYS = [entry.name for entry in fields(Rollout) if entry.name != "episodes"]
 
 
 class Serial:
-    def __init__(self, columns: EnvColumns, actor: Actor, steps: int, seed: int) -> None:
+    def __init__(self, columns: Columns, actor: Actor, steps: int, seed: int) -> None:
         self._columns, self._actor, self._seed = columns, actor, seed
-        self._adapt = ActionAdapter(columns.act_spec)
-        obs, size = columns.obs_spec, columns.num_envs
-        self._out = Rollout.allocate(steps, size, (obs.shape, obs.dtype), columns.act_spec.stored)
-        self._head = np.empty((steps, size, columns.act_spec.size), np.float32)
+        size = columns.num_envs
+        self._out = Rollout.allocate(steps, size, columns.obs_spec.stored, columns.act_spec.stored)
+        self._head = np.empty((steps, size, actor.head.size), np.float32)
         self._open = OpenEpisodes.none(size)
         self._rollouts = 0
         self._actions: deque[Array] = deque()
@@ -48,14 +46,15 @@ class Serial:
         noise = self._actor.head.noise(
             self._seed, self._rollouts, columns.first_column, columns.num_envs, out.steps
         )
-        unroll(columns, self._actor, self._adapt, noise, out, self._head)
-        check_policy(out, self._head)
+        unroll(columns, self._actor, noise, out, self._head)
+        check_policy(out, self._head, columns.obs_spec)
         check(out, columns.obs_spec, columns.first_column, began)
         episodes = self._open.close(out, columns.first_column)
         self._rollouts += 1
-        self._actions.append(out.action.copy())
         self._now = self._mark()
-        self._forget(min(int(self._published["started"].min()), int(self._now["started"].min())))
+        if columns.resume == "replay":
+            self._actions.append(out.action.copy())
+            self._forget(min(int(mark["started"].min()) for mark in (self._published, self._now)))
         return replace(out, episodes=episodes)
 
     def begin(self) -> None:
@@ -68,19 +67,24 @@ class Serial:
     def blank(self) -> Rollout:
         """A rollout of the right shapes, for a compiler to look at."""
         blank = Rollout(*(np.zeros_like(getattr(self._out, name)) for name in ARRAYS))
-        blank.obs[:] = self._columns.obs_spec.start
+        if self._columns.obs_spec.kind == "discrete":
+            self._columns.obs_spec.split(blank.obs)["index"][:] = self._columns.obs_spec.start
         return blank
 
     def _mark(self) -> dict[str, Any]:
         """The counters of this moment; with the actions kept they make a state."""
         return {
             **self._columns.state(),
-            "obs": self._out.obs[-1].copy(),
+            **{f"obs.{name}": part.copy() for name, part in self._latest().items()},
             "first": self._out.first[-1].copy(),
             "total": self._open.total.copy(),
             "length": self._open.length.copy(),
             "rollouts": np.array(self._rollouts),
         }
+
+    def _latest(self) -> dict[str, Array]:
+        """Views of the latest observations, by part."""
+        return self._columns.obs_spec.split(self._out.obs[-1])
 
     def _forget(self, row: int) -> None:
         """Drop the actions before `row`, which no open episode needs."""
@@ -90,8 +94,8 @@ class Serial:
     def state(self) -> dict[str, Any]:
         """With `actions`, the open episodes' own, one column after the other."""
         mark = self._published
-        if not mark:
-            return {}
+        if not mark or self._columns.resume != "replay":
+            return dict(mark)
         end = int(mark["row"])
         rows = np.concatenate([*self._actions, self._out.action[:0]])
         taken = []
@@ -103,9 +107,22 @@ class Serial:
     def restore(self, state: dict[str, Any]) -> list[int]:
         columns, out = self._columns, self._out
         columns.restore(state)
-        out.obs[-1], out.first[-1] = state["obs"], state["first"]
-        self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
         self._rollouts = int(state["rollouts"])
+        if columns.resume == "none":
+            self.begin()
+            return list(range(columns.first_column, columns.first_column + columns.num_envs))
+        for name, part in self._latest().items():
+            part[...] = state[f"obs.{name}"]
+        out.first[-1] = state["first"]
+        self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
+        different = self._replay(state) if columns.resume == "replay" else []
+        self._begun, self._now = True, self._mark()
+        self._published = self._now
+        return different
+
+    def _replay(self, state: dict[str, Any]) -> list[int]:
+        """Bring every open episode back; returns the columns where that failed."""
+        columns, out = self._columns, self._out
         different, at = [], 0
         # Rows before the restored ones are never asked for again; each column's own are put back.
         self._oldest = int(min(columns.row, columns.started.min()))
@@ -117,11 +134,9 @@ class Serial:
             actions = state["actions"][at : at + length]
             kept[len(kept) - length :, i] = actions
             at += length
-            if not columns.replay(i, self._adapt(actions), out.obs[-1, i]):
+            if not columns.replay(i, columns.adapt(actions), out.obs[-1, i : i + 1]):
                 different.append(columns.first_column + i)
         self._actions = deque([kept] if len(kept) else [])
-        self._begun, self._now = True, self._mark()
-        self._published = self._now
         return different
 
     def close(self) -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..envs.columns import EnvColumns
+from ..envs import Columns
 from ..errors import Diverged, EnvironmentFailed
 from ..policy.actor import Actor
 from ..rollout import Array, Rollout
-from ..spaces import ActionAdapter, ObservationSpec
+from ..spaces import ObservationSpec
 
 
-def unroll(
-    columns: EnvColumns, actor: Actor, adapt: ActionAdapter, noise: Array, out: Rollout, head: Array
-) -> None:
+def unroll(columns: Columns, actor: Actor, noise: Array, out: Rollout, head: Array) -> None:
     """Fill `out`, which begins where it ended the last time; `head[T, B, size]` is scratch space
     for the parameters of the policy's distributions."""
     out.turn()
-    forward, sample, step = actor.forward, actor.head.sample, columns.step
+    forward, sample, adapt, step = actor.forward, actor.head.sample, columns.adapt, columns.step
     for t in range(out.steps):
         parameters, action = head[t], out.action[t]
         forward(out.obs[t], parameters)
@@ -26,12 +24,12 @@ def unroll(
     out.logp[:] = actor.head.logp(head, out.action)
 
 
-def check_policy(rollout: Rollout, head: Array) -> None:
+def check_policy(rollout: Rollout, head: Array, spec: ObservationSpec) -> None:
     """Weights that are too large for an observation are the policy's fault, not the world's."""
     if _finite_sum(head):
         return
     for t, i, _ in np.argwhere(~np.isfinite(head))[:1]:
-        if np.isfinite(rollout.obs[t, i]).all():
+        if all(np.isfinite(part[t, i]).all() for part in spec.split(rollout.obs).values()):
             raise Diverged("the policy's actions became NaN or infinite; a lower lr often helps")
 
 
@@ -40,12 +38,17 @@ def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Arr
 
     `begun` is how many steps each column's episode had at the rollout's start.
     """
-    obs, reward = rollout.obs, rollout.reward
+    reward = rollout.reward
     bad = np.zeros(rollout.first.shape, bool)
-    if spec.kind == "discrete":
-        bad |= (obs < spec.start) | (obs >= spec.start + spec.size)
-    elif obs.dtype.kind == "f" and not _finite_sum(obs):
-        bad |= ~np.isfinite(obs).reshape(*bad.shape, -1).all(-1)
+    culprit = None
+    for name, part in spec.split(rollout.obs).items():
+        before = bad.any()
+        if name == "index":
+            bad |= (part < spec.start) | (part >= spec.start + spec.size)
+        elif part.dtype.kind == "f" and not _finite_sum(part):
+            bad |= ~np.isfinite(part).reshape(*bad.shape, -1).all(-1)
+        if bad.any() and not before:
+            culprit = part
     bad_obs = bad.copy()
     bad[1:] |= ~np.isfinite(reward)
     if not bad.any():
@@ -53,8 +56,8 @@ def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Arr
     t, i = np.argwhere(bad)[0]
     starts = np.flatnonzero(rollout.first[: t + 1, i])
     step = t - starts[-1] if len(starts) else begun[i] + t
-    if bad_obs[t, i]:
-        what = f"the observation {np.array2string(obs[t, i], threshold=8)}"
+    if bad_obs[t, i] and culprit is not None:
+        what = f"the observation {np.array2string(culprit[t, i], threshold=8)}"
     else:
         what = f"the reward {reward[t - 1, i]}"
     raise EnvironmentFailed(

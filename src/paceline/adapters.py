@@ -1,0 +1,211 @@
+"""Between what environments speak and what rollouts store: observations in, actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from .rollout import Array
+from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Path
+
+Views = Mapping[str, Array]
+"""Stored observations by part (`ObservationSpec.split`)."""
+
+
+class ObservationAdapter:
+    """Writes observations, as an environment gives them, into stored ones; and reads them back."""
+
+    def __init__(self, spec: ObservationSpec) -> None:
+        self.spec = spec
+        self._coders: list[tuple[Leaf, str, slice, Array, Array]] = []
+        at = images = 0
+        for leaf in spec.leaves:
+            if leaf.kind == "image":
+                part, place = f"image{images}", slice(0)
+                images += 1
+            else:
+                part, place = "vector", slice(at, at + leaf.size)
+                at += leaf.size
+            # Which choice each one-hot feature belongs to, and which of its values it stands for.
+            owner = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
+            values = [
+                np.arange(n) + first for n, first in zip(leaf.sizes, leaf.starts, strict=True)
+            ]
+            meaning = np.concatenate(values) if values else owner
+            self._coders.append((leaf, part, place, owner, meaning))
+
+    def write(
+        self, views: Views, where: int | slice, observation: Any, info: Mapping[str, Any]
+    ) -> None:
+        """Put an observation in row `where`, or a batch of them in the rows of a slice."""
+        if self.spec.kind == "discrete":
+            leaf = self.spec.leaves[0]
+            index = np.asarray(_at(observation, leaf.path))
+            _check_choices(leaf, index[..., None])
+            views["index"][where] = index
+        else:
+            for coder in self._coders:
+                self._write_leaf(views, where, observation, *coder)
+        if self.spec.mask:
+            views["mask"][where] = _mask(observation, info, views["mask"][where].shape)
+
+    def _write_leaf(
+        self,
+        views: Views,
+        where: int | slice,
+        observation: Any,
+        leaf: Leaf,
+        part: str,
+        place: slice,
+        owner: Array,
+        meaning: Array,
+    ) -> None:
+        value, stored = np.asarray(_at(observation, leaf.path)), views[part]
+        lead = () if isinstance(where, int) else stored.shape[:1]
+        if value.shape != (*lead, *leaf.shape):
+            raise ValueError(
+                f"observation{_place(leaf.path)} of shape {value.shape}, not {(*lead, *leaf.shape)}"
+            )
+        if self.spec.plain or leaf.kind == "image":
+            stored[where] = value
+        elif leaf.kind == "numbers":
+            stored[where, place] = value.reshape(*lead, -1)
+        else:
+            chosen = value.reshape(*lead, -1)
+            _check_choices(leaf, chosen)
+            stored[where, place] = chosen[..., owner] == meaning
+
+    def read(self, obs: Array) -> Any:
+        """Stored observations [R, ...] in the structure that the environment gives them in."""
+        views, rows = self.spec.split(obs), len(obs)
+        if self.spec.kind == "discrete":
+            return assembled([(self.spec.leaves[0].path, views["index"].copy())])
+        leaves: list[tuple[Path, Any]] = []
+        for leaf, part, place, _, _ in self._coders:
+            value = views[part]
+            if part == "vector":
+                value = value.reshape(rows, -1)[:, place]
+            if leaf.kind == "choices":
+                ends = np.cumsum(leaf.sizes)[:-1]
+                chosen = [one.argmax(-1) for one in np.split(value, ends, axis=1)]
+                value = np.stack(chosen, -1) + np.array(leaf.starts)
+            leaves.append((leaf.path, value.reshape(rows, *leaf.shape).copy()))
+        return assembled(leaves)
+
+    def batched(self, observation: Any) -> int | None:
+        """How many observations these are; None if it is a single one."""
+        leaf = self.spec.leaves[0]
+        value = np.asarray(_at(observation, leaf.path))
+        return None if value.shape == leaf.shape else len(value)
+
+
+def _at(observation: Any, path: Path) -> Any:
+    for key in path:
+        observation = observation[key]
+    return observation
+
+
+def _place(path: Path) -> str:
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _check_choices(leaf: Leaf, chosen: Array) -> None:
+    low = np.array(leaf.starts)
+    if chosen.dtype.kind not in "iub" or (chosen < low).any() or (chosen >= low + leaf.sizes).any():
+        raise ValueError(
+            f"observation{_place(leaf.path)} is {chosen.tolist()}; choices begin at "
+            f"{list(leaf.starts)} and there are {list(leaf.sizes)}"
+        )
+
+
+def _mask(observation: Any, info: Mapping[str, Any], shape: tuple[int, ...]) -> Array:
+    """The actions that are allowed; all, where the environment does not say."""
+    found = info.get(ACTION_MASK)
+    if found is None and isinstance(observation, Mapping):
+        found = observation.get(ACTION_MASK)
+    if found is None:
+        return np.ones(shape, bool)
+    if isinstance(found, tuple):  # one per choice, as a MultiDiscrete samples with
+        found = np.concatenate([np.asarray(one) for one in found], -1)
+    mask = np.asarray(found)
+    if mask.size != np.prod(shape):
+        raise ValueError(f"{ACTION_MASK} of shape {mask.shape}, not {shape}")
+    return mask.reshape(shape).astype(bool)
+
+
+def assembled(leaves: Iterable[tuple[Path, Any]]) -> Any:
+    """Values put back under their paths: a value, a dict, or a tuple."""
+    inner: dict[str | int, list[tuple[Path, Any]]] = {}
+    for path, value in leaves:
+        if not path:
+            return value
+        inner.setdefault(path[0], []).append((path[1:], value))
+    if all(isinstance(key, int) for key in inner):
+        return tuple(assembled(group) for group in inner.values())
+    return {key: assembled(group) for key, group in inner.items()}
+
+
+def space_of(spec: ObservationSpec) -> gym.Space[Any]:
+    """The observation space again; a Box has lost its bounds, and a mask of actions is left out."""
+
+    def space(leaf: Leaf) -> gym.Space[Any]:
+        if leaf.kind == "image" and leaf.dtype == "uint8":
+            return gym.spaces.Box(0, 255, leaf.shape, np.uint8)
+        if leaf.kind != "choices":
+            return gym.spaces.Box(-np.inf, np.inf, leaf.shape, np.float32)
+        if leaf.shape == ():
+            return gym.spaces.Discrete(leaf.sizes[0], start=leaf.starts[0])
+        sizes, starts = (np.reshape(x, leaf.shape) for x in (leaf.sizes, leaf.starts))
+        return gym.spaces.MultiDiscrete(sizes, start=starts)
+
+    def joined(structure: Any) -> gym.Space[Any]:
+        if isinstance(structure, dict):
+            return gym.spaces.Dict({key: joined(value) for key, value in structure.items()})
+        if isinstance(structure, tuple):
+            return gym.spaces.Tuple([joined(value) for value in structure])
+        return structure
+
+    return joined(assembled((leaf.path, space(leaf)) for leaf in spec.leaves))
+
+
+class ActionAdapter:
+    """What the environment sees of the policy's actions.
+
+    Where a Box has finite bounds, [-1, 1] of the policy is stretched over them; what lies outside
+    is clipped. The policy's own action, which the learner needs, stays as it was drawn.
+    """
+
+    def __init__(self, spec: ActionSpec) -> None:
+        self._spec = spec
+        self._starts = np.array(spec.starts or spec.start)
+        if spec.kind == "box":
+            self._whole = not np.issubdtype(np.dtype(spec.dtype), np.floating)
+            dtype = "float64" if self._whole else spec.dtype
+            low, high = np.array(spec.low, dtype), np.array(spec.high, dtype)
+            finite = np.isfinite(low) & np.isfinite(high)
+            self._low, self._high = low, high
+            self._half = np.where(finite, high / 2 - np.where(finite, low, 0) / 2, 1)
+            self._middle = np.where(finite, high / 2 + np.where(finite, low, 0) / 2, 0)
+
+    def batch(self, action: Array) -> Array:
+        """[R, ...] as the environment's space has them."""
+        spec = self._spec
+        if spec.kind == "discrete":
+            return action + spec.start if spec.start else action
+        if spec.kind == "multi":
+            seen = action + self._starts
+        else:
+            seen = np.clip(action * self._half + self._middle, self._low, self._high)
+            if self._whole:
+                seen = np.rint(seen)
+        return seen.reshape(len(seen), *spec.shape).astype(spec.dtype, copy=False)
+
+    def __call__(self, action: Array) -> list[Any]:
+        """One entry per column, each as its environment expects it."""
+        seen = self.batch(action)
+        if seen.ndim == 1 and self._spec.kind != "discrete":
+            return [seen[i, ...] for i in range(len(seen))]  # arrays without axes, not numbers
+        return list(seen)

@@ -1,0 +1,159 @@
+"""Distributions of actions in plain numpy: how a policy samples, and what its draws are worth.
+
+A head turns the network's last outputs [R, size] into actions. R = rows, one per column.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..rollout import Array
+from . import noise
+from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE
+
+if TYPE_CHECKING:
+    from .network import NetworkSpec
+
+
+class Categorical:
+    """Discrete actions: parameters are logits."""
+
+    extra = 0
+    """weights of its own, before those of the layers"""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def load(self, extra: Array) -> None:
+        """Nothing to take."""
+
+    def noise(self, seed: int, rollout: int, first: int, columns: int, steps: int) -> Array:
+        """[steps, columns, size] Gumbel noise: the arg max of logits plus it is a sample."""
+        uniform = noise.uniforms(seed, rollout, first, columns, steps * self.size)
+        drawn = noise.gumbel(uniform).reshape(columns, steps, self.size)
+        return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
+
+    def sample(self, logits: Array, noise: Array, action: Array) -> None:
+        (logits + noise).argmax(-1, out=action)
+
+    def greedy(self, logits: Array, action: Array) -> None:
+        logits.argmax(-1, out=action)
+
+    def logp(self, logits: Array, action: Array) -> Array:
+        shifted = logits - logits.max(-1, keepdims=True)
+        chosen = np.take_along_axis(shifted, action[..., None], -1)[..., 0]
+        return chosen - np.log(np.exp(shifted).sum(-1))
+
+
+class MultiCategorical(Categorical):
+    """Several discrete actions at once, independent of each other: their logits side by side."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        super().__init__(sum(sizes))
+        self._shape = (len(sizes), max(sizes))
+        self._index = spread(sizes)
+
+    def _grouped(self, logits: Array) -> Array:
+        """[..., choices, widest]; what is not there is forbidden."""
+        if self._index is not None:
+            lead = logits.shape[:-1]
+            low = np.full((*lead, 1), FORBIDDEN, logits.dtype)
+            logits = np.concatenate([logits, low], -1).take(self._index, -1)
+        return logits.reshape(*logits.shape[:-1], *self._shape)
+
+    def sample(self, logits: Array, noise: Array, action: Array) -> None:
+        self._grouped(logits + noise).argmax(-1, out=action)
+
+    def greedy(self, logits: Array, action: Array) -> None:
+        self._grouped(logits).argmax(-1, out=action)
+
+    def logp(self, logits: Array, action: Array) -> Array:
+        return super().logp(self._grouped(logits), action).sum(-1)
+
+
+class Gaussian:
+    """Box actions: parameters are means; the deviation is the same in every state."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.extra = self._numbers = size
+        self._log_std = np.zeros(size, np.float32)
+        self._std = np.ones(size, np.float32)
+
+    def load(self, extra: Array) -> None:
+        """Take the log of the deviation."""
+        self._log_std = extra
+        self._std = np.exp(extra)
+
+    def noise(self, seed: int, rollout: int, first: int, columns: int, steps: int) -> Array:
+        """[steps, columns, numbers] standard normal noise."""
+        uniform = noise.uniforms(seed, rollout, first, columns, 2 * steps * self._numbers)
+        drawn = noise.normal(uniform).reshape(columns, steps, self._numbers)
+        return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
+
+    def sample(self, mean: Array, noise: Array, action: Array) -> None:
+        np.multiply(noise, self._std, out=action)
+        np.add(action, mean, out=action)
+
+    def greedy(self, mean: Array, action: Array) -> None:
+        action[...] = mean
+
+    def logp(self, mean: Array, action: Array) -> Array:
+        z = (action - mean) / self._std
+        return (-0.5 * z * z - self._log_std - np.float32(LOG_SQRT_2PI)).sum(-1)
+
+
+class StateGaussian(Gaussian):
+    """Box actions whose deviation depends on the state: means, then logs of deviations."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size, self.extra = 2 * size, 0
+
+    def load(self, extra: Array) -> None:
+        """Nothing to take: deviations come with the parameters."""
+
+    def _split(self, parameters: Array) -> tuple[Array, Array]:
+        mean, log_std = np.split(parameters, 2, -1)
+        return mean, np.clip(log_std, *LOG_STD_RANGE)
+
+    def sample(self, parameters: Array, noise: Array, action: Array) -> None:
+        mean, log_std = self._split(parameters)
+        action[...] = mean + noise * np.exp(log_std)
+
+    def greedy(self, parameters: Array, action: Array) -> None:
+        action[...] = self._split(parameters)[0]
+
+    def logp(self, parameters: Array, action: Array) -> Array:
+        mean, log_std = self._split(parameters)
+        z = (action - mean) * np.exp(-log_std)
+        return (-0.5 * z * z - log_std - np.float32(LOG_SQRT_2PI)).sum(-1)
+
+
+Head = Categorical | Gaussian
+
+
+def make_head(network: NetworkSpec) -> Head:
+    act = network.act
+    if act.kind == "discrete":
+        return Categorical(act.size)
+    if act.kind == "multi":
+        return MultiCategorical(act.sizes)
+    return (StateGaussian if network.state_dependent_std else Gaussian)(act.size)
+
+
+def spread(sizes: tuple[int, ...]) -> Array | None:
+    """Where each entry of a [choices, widest] table lies among logits that stand side by side.
+
+    What is not there points at one more entry behind them. None where a plain reshape does.
+    """
+    widest, total = max(sizes), sum(sizes)
+    if all(size == widest for size in sizes):
+        return None
+    table = np.full((len(sizes), widest), total)
+    at = 0
+    for row, size in enumerate(sizes):
+        table[row, :size] = np.arange(at, at + size)
+        at += size
+    return table.ravel()

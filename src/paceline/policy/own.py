@@ -1,0 +1,148 @@
+"""OwnEncoder: a user's torch module in front of the heads. R = rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..adapters import assembled, space_of
+from ..errors import BadInput
+from ..registry import name_of
+from ..spaces import ObservationSpec
+from .network import Encoder
+
+SEED = 0
+"""Constructors draw from this, so that constants drawn in one are the same in every copy."""
+
+
+class OwnEncoder(nn.Module):
+    """Gives the user's module what the environment shows, as tensors in the same structure.
+
+    Numbers come as float32, images as they are stored, choices one-hot.
+    """
+
+    def __init__(self, encoder: Encoder, obs: ObservationSpec) -> None:
+        super().__init__()
+        self._obs = obs
+        self._fresh = not isinstance(encoder, nn.Module)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(SEED)
+            self.module = _made(encoder, obs).eval()
+            _check(self.module)
+            try:
+                found = self.forward(_blank(obs))
+            except Exception as error:
+                raise BadInput(
+                    f"encoder {name_of(encoder)} can't read an observation of {space_of(obs)}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        self.features = found.shape[1]
+
+    def forward(self, parts: Any) -> Tensor:
+        """[R, features]"""
+        several = parts if isinstance(parts, tuple) else (parts,)
+        found = self.module(structured(self._obs, several))
+        if not isinstance(found, Tensor):
+            raise TypeError(f"it returned {type(found).__name__}, not a tensor")
+        return found.flatten(1)
+
+    def initialize(self, generator: torch.Generator) -> None:
+        """Draw the weights anew, if the module came as a class."""
+        if not self._fresh:
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+            for layer in self.module.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+
+
+def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
+    """Stored parts as the structure of tensors that the environment's observation has."""
+    named = dict(zip(obs.parts, parts, strict=False))
+    if "index" in named:
+        one_hot = nn.functional.one_hot(named["index"], obs.size).to(torch.float32)
+        return assembled([(obs.leaves[0].path, one_hot)])
+
+    def values() -> Iterator[tuple[Any, Tensor]]:
+        at = images = 0
+        for leaf in obs.leaves:
+            if leaf.kind == "image":
+                yield leaf.path, named[f"image{images}"]
+                images += 1
+            else:
+                value = named["vector"].flatten(1)[:, at : at + leaf.size]
+                at += leaf.size
+                yield leaf.path, value.reshape(-1, *leaf.shape) if _shaped(leaf) else value
+
+    def _shaped(leaf: Any) -> bool:
+        return leaf.kind == "numbers" and len(leaf.shape) > 1
+
+    return assembled(values())
+
+
+def _blank(obs: ObservationSpec) -> Any:
+    """Two observations of nothing."""
+    parts = tuple(
+        torch.from_numpy(np.zeros((2, *shape), dtype))
+        for name, (shape, dtype) in obs.parts.items()
+        if name != "mask"
+    )
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
+    if isinstance(encoder, nn.Module):
+        return copy.deepcopy(encoder)
+    kind = imported(encoder) if isinstance(encoder, str) else encoder
+    try:
+        module = kind(space_of(obs))
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"encoder {name_of(encoder)} can't be made from the observation space: "
+            f"{type(error).__name__}: {error}; it is called with the space alone"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise BadInput(f"encoder {name_of(encoder)} makes {module!r}, which is no torch.nn.Module")
+    return module
+
+
+def imported(path: str) -> Any:
+    """The class that `module:Class` names."""
+    module, _, name = path.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+    except Exception as error:
+        raise BadInput(
+            f"encoder: {path!r} can't be imported ({type(error).__name__}: {error}); write "
+            "module:Class with a module on your PYTHONPATH, such as my_package.nets:MyEncoder"
+        ) from None
+
+
+def _check(module: nn.Module) -> None:
+    """Refuse what can't live in one flat tensor of weights that actors read."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise BadInput(
+                f"encoder: {name or 'it'} is {type(layer).__name__}, whose running statistics "
+                "would differ between acting and learning; use LayerNorm or GroupNorm"
+            )
+    seen: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if parameter.dtype != torch.float32:
+            raise BadInput(f"encoder: {name} is {parameter.dtype}; weights have to be float32")
+        if id(parameter) in seen:
+            raise BadInput(f"encoder: {name} is tied to {seen[id(parameter)]}; untie them")
+        seen[id(parameter)] = name

@@ -1,0 +1,36 @@
+"""start_from: a new run that begins with another's weights."""
+
+from __future__ import annotations
+
+import logging
+
+from .agent import from_checkpoint, locate, network_facts
+from .build import Parts
+from .errors import BadInput
+
+log = logging.getLogger("paceline")
+
+IRRELEVANT = ("log_std_init",)
+"""What says how weights were drawn, and nothing of how they are used."""
+
+
+def start_from(source: str, parts: Parts) -> None:
+    """Take over the weights and the running statistics of a saved policy; nothing else."""
+    path, found = locate(source)
+    theirs, ours = network_facts(from_checkpoint(found).network), network_facts(parts.network)
+    for name in ours:
+        if name not in IRRELEVANT and theirs.get(name) != ours[name]:
+            raise BadInput(
+                f"init_from {source}: its {name} is {_short(theirs.get(name))}, and that of this "
+                f"run is {_short(ours[name])}; they have to be the same"
+            )
+    prefix = "learner."
+    arrays = {k.removeprefix(prefix): v for k, v in found.arrays.items() if k.startswith(prefix)}
+    parts.learner.adopt(found.weights, arrays)
+    parts.sampler.publish(parts.learner.weights, parts.learner.version)
+    log.info("starting from the weights of %s", path)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:100]} …"

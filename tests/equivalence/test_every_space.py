@@ -1,0 +1,149 @@
+"""Every space there is: trains, evaluates, resumes to the byte, and acts on one and on many."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from worlds import ACTIONS, OBSERVATIONS, Anything
+
+import paceline
+from paceline.adapters import ObservationAdapter
+
+PAIRS = {
+    **{
+        f"{name}-discrete": (space, ACTIONS["discrete"], {}) for name, space in OBSERVATIONS.items()
+    },
+    **{f"dict-{name}": (OBSERVATIONS["dict"], space, {}) for name, space in ACTIONS.items()},
+    **{
+        f"masked {seen}-{name}": (OBSERVATIONS[seen], ACTIONS[name], {"masked": True})
+        for seen in ("discrete", "dict", "image and numbers")
+        for name in ("discrete", "multidiscrete", "multibinary")
+    },
+}
+
+
+def made(observation, action, **options):
+    return Anything(observation, action, **options)
+
+
+def config_of(pair, folder, steps=192, **options):
+    observation, action, extras = PAIRS[pair]
+    defaults = {
+        "num_envs": 3,
+        "rollout_steps": 16,
+        "minibatches": 2,
+        "epochs": 2,
+        "total_steps": steps,
+        "hidden": (16,),
+        "eval_episodes": 3,
+        "threads": 1,
+        "compile": "off",
+        "track": "none",
+        "output_dir": str(folder),
+    }
+    env = partial(made, observation, action, **extras)
+    return paceline.Config(env_id=env, **(defaults | options)), env
+
+
+def weights_of(run):
+    return {name: array.tobytes() for name, array in paceline.load(run).weights.items()}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
+    config, env = config_of(pair, tmp_path / "whole")
+    list(paceline.train(config))
+    config, _ = config_of(pair, tmp_path / "parts")
+    for report in paceline.train(config):
+        if report.iter == 2:
+            break
+    assert len(list(paceline.resume(tmp_path / "parts", env_id=env))) >= 1
+    assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "parts")
+
+    agent = paceline.load(tmp_path / "whole")
+    result = paceline.evaluate(agent, env, 4)
+    assert result.episodes == 4 and np.isfinite(result.mean)
+
+    world = env()
+    seen, info = world.reset(seed=5)
+    mask = info.get("action_mask")
+    for sample in (False, True):
+        assert world.action_space.contains(agent.act(seen, sample=sample, action_mask=mask))
+    adapter = ObservationAdapter(agent.network.obs)
+    shape, dtype = agent.network.obs.stored
+    batch = np.zeros((6, *shape), dtype)
+    singles = [world.observation_space.sample() for _ in range(6)]
+    for i, observation in enumerate(singles):
+        adapter.write(agent.network.obs.split(batch), i, observation, {})
+    together = agent.act(adapter.read(batch))
+    assert len(together) == 6
+    for one, observation in zip(together, singles, strict=True):
+        np.testing.assert_allclose(one, agent.act(observation), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pair", ["masked discrete-discrete", "masked dict-multidiscrete"])
+@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+def test_a_compiled_step_respects_masks_too(pair, algo, tmp_path):
+    from paceline.step import compiler_missing
+
+    if missing := compiler_missing():
+        pytest.skip(missing)
+    plain = {"minibatches": 1, "epochs": 1} if algo == "a2c" else {}
+    results = []
+    for choice in ("on", "off"):
+        config, _ = config_of(pair, tmp_path / choice, algo=algo, compile=choice, **plain)
+        list(paceline.train(config))
+        results.append(paceline.load(tmp_path / choice).weights)
+    compiled, eager = results
+    for name in eager:
+        np.testing.assert_allclose(compiled[name], eager[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_mask_leaves_entropy_and_choice_to_what_is_allowed(tmp_path):
+    """With one action allowed in each choice there is nothing to decide."""
+    observation, action, _ = PAIRS["masked dict-multidiscrete"]
+
+    class Forced(Anything):
+        def _look(self):
+            seen, _ = super()._look()
+            self.mask = np.zeros(self.spec_of_action.size, np.int8)
+            self.mask[[2, 3, 5]] = 1  # the third of three, the first of two, the first of four
+            return seen, {"action_mask": self.mask}
+
+    env = partial(Forced, observation, action, masked=True)
+    config, _ = config_of("masked dict-multidiscrete", tmp_path / "run")
+    config = paceline.Config(**(dict(config.given) | {"env_id": env}))
+    reports = list(paceline.train(config))
+    assert all(abs(report.entropy) < 1e-6 and report.approx_kl < 1e-6 for report in reports)
+    agent = paceline.load(tmp_path / "run")
+    seen, info = env().reset(seed=0)
+    for sample in (False, True):
+        assert agent.act(seen, sample=sample, **info).tolist() == [2, 5, -1]
+
+
+def test_a_mask_may_be_a_key_of_the_observation(tmp_path):
+    class Keyed(Anything):
+        def __init__(self):
+            from gymnasium import spaces
+
+            super().__init__(OBSERVATIONS["box"], ACTIONS["discrete"], masked=True)
+            inner = OBSERVATIONS["box"]
+            self.inner = inner
+            self.observation_space = spaces.Dict(
+                {"observation": inner, "action_mask": spaces.Box(0, 1, (4,), np.int8)}
+            )
+
+        def _look(self):
+            seen, info = super()._look()
+            return seen | info, {}
+
+    config, _ = config_of("masked discrete-discrete", tmp_path / "run", normalize_obs=True)
+    config = paceline.Config(**(dict(config.given) | {"env_id": Keyed}))
+    list(paceline.train(config))  # the environment refuses every forbidden action
+    agent = paceline.load(tmp_path / "run")
+    assert agent.network.obs.size == 3 and agent.network.obs.mask == 4
+    seen, _ = Keyed().reset(seed=1)
+    only = {"observation": seen["observation"], "action_mask": np.int8([0, 0, 1, 0])}
+    assert agent.act(only) == 4 and agent.act(only, sample=True) == 4

@@ -1,0 +1,91 @@
+"""Environments for tests: any spaces, with or without masks of actions, and nothing hidden."""
+
+from __future__ import annotations
+
+import copy
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from paceline.spaces import action_spec
+
+
+class Anything(gym.Env):
+    """Shows samples of its space and ends now and then; a forbidden action is an error.
+
+    The reward is larger the nearer an action is to the first one there is, so it can be learnt.
+    """
+
+    def __init__(self, observation, action, masked=False, length=None):
+        # Spaces draw their samples from a stream of their own, which two copies must not share.
+        self.observation_space, self.action_space = copy.deepcopy((observation, action))
+        self.masked, self.length, self.spec_of_action = masked, length, action_spec(action)
+
+    def _look(self):
+        """The next observation and its info."""
+        sizes = self.spec_of_action.sizes or (self.spec_of_action.size,)
+        info = {}
+        if self.masked:
+            pieces = []
+            for size in sizes:  # at least one of each choice stays allowed
+                piece = self.np_random.integers(0, 2, size).astype(np.int8)
+                piece[self.np_random.integers(size)] = 1
+                pieces.append(piece)
+            self.mask = np.concatenate(pieces)
+            info["action_mask"] = self.mask if len(pieces) == 1 else tuple(pieces)
+        return self.observation_space.sample(), info
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.time = 0
+        return self._look()
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action!r} is outside {self.action_space}"
+        self.time += 1
+        spec = self.spec_of_action
+        if spec.kind == "box":
+            reward = -float(np.abs(action).sum())
+        else:
+            chosen = np.ravel(action) - np.array(spec.starts or spec.start)
+            if self.masked:
+                ends = np.cumsum((0, *(spec.sizes or (spec.size,))))[:-1]
+                assert self.mask[chosen + ends].all(), f"{action!r} is forbidden"
+            reward = int(-chosen.sum())
+        ended = self.time == self.length if self.length else bool(self.np_random.random() < 0.1)
+        observation, info = self._look()
+        return observation, reward, ended, False, info
+
+
+OBSERVATIONS = {
+    "box": spaces.Box(-2, 3, (3,), np.float64),
+    "matrix": spaces.Box(-np.inf, np.inf, (2, 3), np.float32),
+    "number": spaces.Box(0, 1, (), np.float32),
+    "discrete": spaces.Discrete(5, start=-2),
+    "multidiscrete": spaces.MultiDiscrete([3, 2, 4], start=[1, 0, -1]),
+    "grid": spaces.MultiDiscrete([[2, 3], [4, 2]]),
+    "multibinary": spaces.MultiBinary(4),
+    "dict": spaces.Dict(
+        {
+            "place": spaces.Box(-1, 1, (2,), np.float64),
+            "room": spaces.Discrete(3, start=1),
+            "held": spaces.Dict({"keys": spaces.MultiBinary(3), "coins": spaces.Discrete(4)}),
+        }
+    ),
+    "tuple": spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 9, (2, 2)), spaces.MultiBinary(2)]),
+    "image and numbers": spaces.Dict(
+        {"camera": spaces.Box(0, 255, (12, 12, 3), np.uint8), "speed": spaces.Box(-1, 1, (2,))}
+    ),
+    "two images": spaces.Tuple([spaces.Box(0, 255, (8, 8, 1), np.uint8)] * 2),
+}
+ACTIONS = {
+    "discrete": spaces.Discrete(4, start=2),
+    "multidiscrete": spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1]),
+    "multibinary": spaces.MultiBinary((2, 2)),
+    "box": spaces.Box(np.float32([-1, 0]), np.float32([3, 0.5])),
+    "half infinite box": spaces.Box(np.array([-np.inf, 0.0]), np.array([np.inf, np.inf])),
+    "whole numbers": spaces.Box(0, 5, (2,), np.int64),
+    "number": spaces.Box(-1, 1, (), np.float32),
+}
