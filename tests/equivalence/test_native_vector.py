@@ -74,9 +74,8 @@ def test_a_run_resumes_to_the_byte(tmp_path):
 class Hidden(gym.vector.VectorEnv):
     """Keeps a part of its state where no one would look."""
 
-    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
-
     def __init__(self, num_envs=1, max_episode_steps=None, render_mode=None):
+        self.metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
         self.num_envs = num_envs
         self.single_observation_space = gym.spaces.Box(-9, 9, (2,), np.float32)
         self.single_action_space = gym.spaces.Discrete(2)

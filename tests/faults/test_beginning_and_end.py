@@ -38,16 +38,12 @@ def test_a_run_begins_with_the_others_weights_and_fresh_counters(source, tmp_pat
     place = source if whole_run else sorted(source.glob("checkpoints/0*"))[-1]
     config = config_of(tmp_path / "run", init_from=str(place), lr=0.0, total_steps=100)
     reports = list(paceline.train(config))
-    assert (reports[0].iter, reports[0].steps) == (1, 128 - sum_of_resets(reports[0]))
+    assert reports[0].iter == 1 and 100 <= reports[0].steps <= 128
     ours, theirs = (paceline.load(run).weights for run in (tmp_path / "run", source))
     for name in theirs:
         if not name.startswith("obs_"):  # the statistics go on from where they stood
             np.testing.assert_array_equal(ours[name], theirs[name])
     assert np.abs(ours["obs_mean"] - theirs["obs_mean"]).max() < 0.5
-
-
-def sum_of_resets(report):
-    return report.iter * 128 - report.steps
 
 
 def test_statistics_are_taken_over_with_their_weight(source, tmp_path):

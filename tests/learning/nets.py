@@ -26,7 +26,7 @@ class Sight(nn.Module):
     def __init__(self, space):
         super().__init__()
         assert isinstance(space, spaces.Dict)
-        height, width, channels = space["camera"].shape
+        channels = space["camera"].shape[-1]
         self.look = nn.Conv2d(channels, 4, 3, stride=2)
         self.dropout = nn.Dropout(0.5)
         self.scale = nn.Parameter(torch.ones(()))

@@ -1,4 +1,4 @@
-"""A user's own encoder: learns, resumes to the byte, acts, and is refused where it can't be held."""
+"""A user's own encoder: learns, resumes to the byte, acts; what can't be held is refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_module_that_is_handed_out_says_what_the_agent_does(tmp_path):
 def test_an_object_is_asked_for_again(tmp_path):
     encoder = torch.nn.Linear(4, 8)
     list(paceline.train(config_of(tmp_path / "run", encoder)))
-    with pytest.raises(BadInput, match="encoder.*resume"):
+    with pytest.raises(BadInput, match=r"encoder.*resume"):
         list(paceline.resume(tmp_path / "run", total_steps=1024))
 
 
