@@ -6,7 +6,11 @@ OUT ?=
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 train_args = --algo $(1) --env-id $(ENV) $(if $(OUT),--output-dir $(OUT))
 
-.PHONY: install train train-a2c evaluate test test-all check bench tensorboard clean
+CASES ?=
+PEERS := .venv-peers/bin
+PEERS_PIP := $(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: install train train-a2c evaluate test test-all check bench bench-peers tensorboard clean
 
 install: .venv/.installed
 
@@ -47,8 +51,20 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/env_share.py --env-id CartPole-v1 --num-envs 8
 	$(BIN)/python benchmarks/env_share.py --env-id LunarLander-v3 --num-envs 16
 
+# Other libraries live in an environment of their own, and never meet the product's dependencies.
+.venv-peers/.installed: benchmarks/peers/requirements.txt constraints.txt
+	@test -x $(PEERS)/python || $(PYTHON) -m venv .venv-peers
+	@echo "installing the peers into .venv-peers (once, a few minutes)"
+	@$(PEERS_PIP) $$(grep '^torch==' constraints.txt)
+	@$(PEERS_PIP) -r benchmarks/peers/requirements.txt
+	@touch $@
+
+bench-peers: .venv/.installed-dev .venv-peers/.installed
+	$(BIN)/python benchmarks/peers/run.py $(if $(CASES),--cases $(CASES))
+	$(BIN)/python benchmarks/tables.py
+
 tensorboard: install
 	$(BIN)/tensorboard --logdir runs
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-peers

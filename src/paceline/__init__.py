@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agent import Agent, load
+    from .agent import Agent
     from .config import Config
     from .envs.vec import make_vec
     from .errors import BadInput, Diverged, EnvironmentFailed, PacelineError, StoppedEarly
     from .evaluation import EvalResult, evaluate
     from .metrics import Report
+    from .saved import load
     from .session import resume, train
 
 _WHERE = {
@@ -28,7 +29,7 @@ _WHERE = {
     "Report": "metrics",
     "StoppedEarly": "errors",
     "evaluate": "evaluation",
-    "load": "agent",
+    "load": "saved",
     "make_vec": "envs.vec",
     "resume": "session",
     "train": "session",

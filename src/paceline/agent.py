@@ -96,15 +96,6 @@ def published(network: NetworkSpec, weights: dict[str, Array]) -> Array:
     return np.concatenate(parts).astype(np.float32, copy=False)
 
 
-def load(source: str | Path, encoder: Encoder | None = None) -> Agent:
-    """The policy of a run's newest checkpoint, or of one checkpoint's directory.
-
-    `encoder` is needed where the policy's own can't be imported again, being an object.
-    """
-    _, found = locate(source)
-    return from_checkpoint(found, encoder)
-
-
 def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
     """The checkpoint that `source`, a run or a checkpoint itself, stands for."""
     path = Path(source)
@@ -120,18 +111,25 @@ def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
 
 
 def from_checkpoint(found: checkpoint.Checkpoint, encoder: Encoder | None = None) -> Agent:
+    """The policy in a checkpoint. What encoder it has is for the caller to know: a checkpoint's
+    word for it is never imported."""
     try:
         # safetensors keeps an order of its own; actors need the module's.
         weights = {name: found.weights[name] for name in found.facts["weights"]}
         network = network_from(found.facts["network"])
-        if encoder is not None:
-            network = dataclasses.replace(network, encoder=encoder)
-        return Agent(network, weights)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         cause = f"{type(error).__name__}: {error}"
         raise BadInput(
             f"the checkpoint's state.json does not describe a policy ({cause})"
         ) from None
+    if network.encoder is not None:
+        if encoder is None:
+            raise BadInput(
+                f"this policy has an encoder of its own ({str(network.encoder)[:80]}); say which, "
+                "with paceline.load(path, encoder=...)"
+            )
+        network = dataclasses.replace(network, encoder=encoder)
+    return Agent(network, weights)
 
 
 def network_facts(network: NetworkSpec) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .envs.columns import EnvMaker
 from .envs.maker import make_columns
 from .errors import BadInput
 from .learner import Learner, Plan
-from .machine import available_cpus
+from .machine import Choices, available_cpus
 from .optimizers import OPTIMIZERS
 from .policy.actor import make_actor
 from .policy.network import NetworkSpec
@@ -32,15 +32,6 @@ log = logging.getLogger("paceline")
 WORTH_COMPILING = 20_000
 """Optimiser steps from which compiling, some seconds, is paid back at half a millisecond each."""
 WORTH_COMPILING_SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What is decided once per run from the machine, and kept when it is resumed."""
-
-    threads: int
-    compiled: bool
-    device: str
 
 
 @dataclass(frozen=True)

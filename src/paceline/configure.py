@@ -42,7 +42,7 @@ def resolve(*given: Mapping[str, Any]) -> Config:
         values = {key: value for key, value in values.items() if key not in BUDGETS}
     values = _over(values, explicit)
     if preset and values.get("preset", "auto") == "auto":
-        values["preset"] = values.get("env_id", Config.env_id)
+        values["preset"] = preset["preset"]
     if all(values.get(name) is None for name in BUDGETS):
         values["total_steps"] = DEFAULT_BUDGET
     try:
@@ -91,14 +91,22 @@ def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(env_id, str):
         return {}
     known = presets(algo)
-    if env_id in known:
-        return load_file(known[env_id])
+    found = env_id if env_id in known else _other_version(env_id, list(known))
+    if found:
+        return load_file(known[found]) | {"preset": found}
     if name == "auto":
         return {}
     raise BadInput(
         f"preset: there is none called {str(name)[:60]!r} for {algo[:60]}; there are auto, none, "
         f"{', '.join(known)}{_nearest(str(name), list(known))}"
     )
+
+
+def _other_version(env_id: str, known: list[str]) -> str | None:
+    """What was tuned for one version of an environment serves its others."""
+    name = env_id.rpartition("-v")[0]
+    alike = [other for other in known if name and other.rpartition("-v")[0] == name]
+    return max(alike, default=None)
 
 
 def load_file(path: str | Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,12 @@ class Usage:
                 continue
             total += times.user + times.system
         return total
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is decided once per run from the machine, and kept when it is resumed."""
+
+    threads: int
+    compiled: bool
+    device: str

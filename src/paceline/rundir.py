@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from . import checkpoint, machine
-from .build import Choices
 from .config import Config
 from .configure import load_file
 from .errors import BadInput, StoppedEarly
+from .machine import Choices
 from .metrics import cut_back
 
 CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"

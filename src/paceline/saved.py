@@ -1,4 +1,4 @@
-"""Evaluating what a run has saved."""
+"""Loading and evaluating what a run has saved."""
 
 from __future__ import annotations
 
@@ -8,14 +8,35 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import evaluation
-from .agent import from_checkpoint, locate
+from .agent import Agent, from_checkpoint, locate
 from .checkpoint import replace_file
 from .configure import load_file, resolve
 from .envs import env_maker
 from .errors import BadInput
+from .policy.network import Encoder
 from .rundir import CONFIG, EVALUATION
 
 log = logging.getLogger("paceline")
+
+
+def load(source: str | Path, encoder: Encoder | None = None) -> Agent:
+    """The policy of a run's newest checkpoint, or of one checkpoint's directory.
+
+    `encoder` is needed where the policy has its own and the run's config.yaml does not say which,
+    or it is an object that can't be imported.
+    """
+    path, found = locate(source)
+    return from_checkpoint(found, encoder or _encoder_of(_run_of(path)))
+
+
+def _run_of(path: Path) -> Path | None:
+    """The run that a checkpoint lies in, if it does."""
+    run = path.resolve().parent.parent
+    return run if (run / CONFIG).is_file() else None
+
+
+def _encoder_of(run: Path | None) -> Encoder | None:
+    return resolve(load_file(run / CONFIG)).encoder if run else None
 
 
 def evaluate_saved(
@@ -26,18 +47,18 @@ def evaluate_saved(
     A run's eval.json then holds the result.
     """
     path, found = locate(source)
-    agent = from_checkpoint(found)
-    run = path.resolve().parent.parent
-    inside = (run / CONFIG).is_file()
-    if not inside and env_id is None:
+    run = _run_of(path)
+    if run is None and env_id is None:
         raise BadInput(f"{source} is not inside a run directory; say where to play with --env-id")
-    options = vars(resolve(load_file(run / CONFIG)).env) if inside else {}
+    agent = from_checkpoint(found, _encoder_of(run))
+    options = vars(resolve(load_file(run / CONFIG)).env) if run else {}
+    options = options | {"vector": False}  # episodes with seeds of their own need single ones
     if env_id is not None:
         options = options | {"kwargs": {}}  # those were the other environment's
     name = env_id or found.facts["env_id"]
     result = evaluation.run(agent, env_maker(name, **options), episodes, sample)
     result = replace(result, checkpoint=str(path), env_id=name)
-    if inside:
+    if run is not None:
         try:
             replace_file(run / EVALUATION, json.dumps(result.as_dict(), indent=1).encode())
         except OSError as error:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from . import checkpoint, machine
-from .build import Choices, Parts, build
+from .build import Parts, build
 from .config import BUDGETS, Config
 from .configure import fitted, load_file, resolve
 from .envs.maker import make_columns
 from .errors import BadInput, Diverged, EnvironmentFailed
+from .machine import Choices
 from .metrics import Report
 from .recorder import Recorder
 from .ring import Budget, Progress, ring

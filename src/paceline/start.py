@@ -17,7 +17,10 @@ IRRELEVANT = ("log_std_init",)
 def start_from(source: str, parts: Parts) -> None:
     """Take over the weights and the running statistics of a saved policy; nothing else."""
     path, found = locate(source)
-    theirs, ours = network_facts(from_checkpoint(found).network), network_facts(parts.network)
+    theirs, ours = (
+        network_facts(from_checkpoint(found, parts.network.encoder).network),
+        network_facts(parts.network),
+    )
     for name in ours:
         if name not in IRRELEVANT and theirs.get(name) != ours[name]:
             raise BadInput(

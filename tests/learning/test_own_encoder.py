@@ -126,7 +126,7 @@ def test_it_learns_cartpole(tmp_path):
         ("nets:Tied", "tied"),
         ("nets:Halved", "float16"),
         ("nets:Wrong", "can't read"),
-        ("nets:NotAModule", "torch.nn.Module"),
+        (nets.NotAModule, "not a class of"),
         ("nets:Absent", "can't be imported"),
         ("no_such_module:Net", "can't be imported"),
         ("nets", "can't be imported"),
@@ -136,3 +136,20 @@ def test_what_can_not_be_held_is_refused_by_name(encoder, words, tmp_path):
     with pytest.raises(BadInput, match=words):
         list(paceline.train(config_of(tmp_path / "run", encoder)))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoints_word_for_its_encoder_is_never_imported(tmp_path):
+    """Only the run's config.yaml, which is for people to read, or the caller may name one."""
+    list(paceline.train(config_of(tmp_path / "run", nets.Wide)))
+    alone = tmp_path / "alone"
+    newest = sorted((tmp_path / "run" / "checkpoints").glob("0*"))[-1]
+    newest.rename(alone)
+    with pytest.raises(BadInput, match=r"nets:Wide.*encoder="):
+        paceline.load(alone)
+    assert paceline.load(alone, encoder=nets.Wide).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_a_name_that_is_no_module_class_is_never_called(tmp_path):
+    for path in ("os:getcwd", "builtins:print", "pathlib:Path", "nets:NotAModule"):
+        with pytest.raises(BadInput, match="not a class of"):
+            list(paceline.train(config_of(tmp_path / "run", path)))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import difflib
+import logging
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -14,6 +17,8 @@ import gymnasium as gym
 
 from ..errors import BadInput
 from .columns import EnvMaker
+
+log = logging.getLogger("paceline")
 
 
 def environment(
@@ -27,7 +32,7 @@ def environment(
     Gymnasium's own order and time-limit wrappers cost about a sixth of a CartPole step, and the
     columns count steps anyway; so they are left off unless a wrapper outside could look at them.
     """
-    wrap = [_imported(path) for path in wrappers]
+    wrap, of_mujoco = [_imported(path) for path in wrappers], False
     make: Callable[[], gym.Env[Any, Any]]
     if callable(env_id):
         make, limit, looked_at = partial(env_id, **kwargs), time_limit, bool(wrap)
@@ -37,6 +42,7 @@ def environment(
         limit = time_limit or own_limit
         limit = None if limit == -1 else limit  # gymnasium's way of saying so
         looked_at = bool(wrap or spec.additional_wrappers)
+        of_mujoco = "mujoco" in str(spec.entry_point)
         spec.order_enforce = looked_at and spec.order_enforce
         inside = limit if looked_at and limit else -1
         make = partial(
@@ -45,7 +51,7 @@ def environment(
 
     def one() -> tuple[gym.Env[Any, Any], int | None]:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _quiet_models(of_mujoco):
                 warnings.simplefilter("ignore", DeprecationWarning)
                 env = make()
         except gym.error.DependencyNotInstalled as error:
@@ -64,6 +70,24 @@ def environment(
         return env, None if looked_at else limit
 
     return one
+
+
+@contextmanager
+def _quiet_models(of_mujoco: bool) -> Iterator[None]:
+    """MuJoCo prints a line per environment, and to a file, about how its own models are written."""
+    with suppress(ImportError):
+        if of_mujoco:
+            import_module("mujoco")
+    mujoco: Any = sys.modules.get("mujoco")
+    if not hasattr(mujoco, "set_mju_user_warning"):
+        yield
+        return
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: log.debug("MuJoCo: %s", message))
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def _spec(env_id: str) -> Any:

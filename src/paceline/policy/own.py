@@ -101,7 +101,7 @@ def _blank(obs: ObservationSpec) -> Any:
 def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
     if isinstance(encoder, nn.Module):
         return copy.deepcopy(encoder)
-    kind = imported(encoder) if isinstance(encoder, str) else encoder
+    kind = _imported(encoder) if isinstance(encoder, str) else encoder
     try:
         module = kind(space_of(obs))
     except BadInput:
@@ -116,19 +116,21 @@ def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
     return module
 
 
-def imported(path: str) -> Any:
-    """The class that `module:Class` names."""
+def _imported(path: str) -> Any:
+    """The class that `module:Class` names; nothing else is ever called."""
     module, _, name = path.partition(":")
     try:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-        return found
     except Exception as error:
         raise BadInput(
             f"encoder: {path!r} can't be imported ({type(error).__name__}: {error}); write "
             "module:Class with a module on your PYTHONPATH, such as my_package.nets:MyEncoder"
         ) from None
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise BadInput(f"encoder: {path!r} is {found!r}, not a class of torch.nn.Module")
+    return found
 
 
 def _check(module: nn.Module) -> None:

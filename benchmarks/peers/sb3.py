@@ -1,0 +1,67 @@
+"""Stable-Baselines3's side: `learn` on what its own `make_vec_env` gives, without logging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cases import Setting
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
+from worker import Train, serve
+
+
+@contextmanager
+def stable_baselines3(setting: Setting) -> Iterator[Train]:
+    env: Any = make_vec_env(setting.env_id, n_envs=setting.num_envs, seed=0)
+    if setting.normalize:
+        env = VecNormalize(env, gamma=setting.gamma)
+    model = algorithm(setting, env)
+    model.set_logger(Logger(folder=None, output_formats=[]))
+
+    def train(iterations: int) -> int:
+        before = model.num_timesteps
+        model.learn(total_timesteps=iterations * setting.rows, reset_num_timesteps=False)
+        return model.num_timesteps - before
+
+    try:
+        yield train
+    finally:
+        env.close()
+
+
+def algorithm(setting: Setting, env: Any) -> A2C | PPO:
+    """The setting in Stable-Baselines3's words; what it does not name is the default."""
+    common: dict[str, Any] = {
+        "policy": "MlpPolicy",
+        "env": env,
+        "n_steps": setting.steps,
+        "learning_rate": setting.lr,
+        "gamma": setting.gamma,
+        "gae_lambda": setting.gae_lambda,
+        "ent_coef": setting.entropy_coef,
+        "max_grad_norm": setting.max_grad_norm,
+        "policy_kwargs": {
+            "net_arch": {"pi": [64, 64], "vf": [64, 64]},
+            "activation_fn": nn.Tanh,
+        },
+        "device": "cpu",
+        "seed": 0,
+        "verbose": 0,
+    }
+    if setting.algo == "a2c":
+        return A2C(**common)
+    return PPO(
+        **common,
+        n_epochs=setting.epochs,
+        batch_size=setting.rows // setting.minibatches,
+        clip_range=setting.clip,
+    )
+
+
+if __name__ == "__main__":
+    serve(stable_baselines3)

@@ -1,0 +1,63 @@
+"""Presets: each says where it comes from, fits its environment, and can be found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.build import build
+from paceline.config import presets
+from paceline.configure import load_file
+from paceline.session import GENERAL
+
+FILES = [(algo, name) for algo in ("ppo", "a2c") for name in presets(algo)]
+TUNED = [(algo, name) for algo, name in FILES if name not in GENERAL]
+NEEDED = """CartPole-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0 LunarLander-v3
+BipedalWalker-v3 Pendulum-v1 Taxi-v4 FrozenLake-v1 HalfCheetah-v5 Hopper-v5 Walker2d-v5 Reacher-v5
+Pusher-v5 Ant-v5 InvertedPendulum-v5"""
+
+
+def test_the_environments_people_start_with_have_one():
+    assert set(NEEDED.split()) <= set(presets("ppo"))
+
+
+@pytest.mark.parametrize(("algo", "name"), FILES)
+def test_it_says_in_one_line_what_it_is_and_then_its_source(algo, name):
+    lines = presets(algo)[name].read_text().splitlines()
+    assert lines[0].startswith("# ") and len(lines[0]) < 110
+    assert any(line.startswith("# Source: ") for line in lines)
+
+
+@pytest.mark.parametrize(("algo", "name"), TUNED)
+def test_it_is_found_by_its_environment_and_fits_it(algo, name):
+    config = paceline.Config(algo=algo, env_id=name, compile="off", threads=1)
+    assert config.preset == name and config.total_steps
+    for option, value in load_file(presets(algo)[name]).items():
+        if not isinstance(value, dict):
+            found = getattr(config, option)
+            assert (list(found) if isinstance(found, tuple) else found) == value
+    with build(config) as parts:
+        rows = config.num_envs * config.rollout_steps
+        assert rows % config.minibatch_count == 0
+        assert parts.network.normalize_obs == config.normalize_obs
+
+
+def test_it_serves_other_versions_of_its_environment():
+    assert paceline.Config(env_id="HalfCheetah-v4").preset == "HalfCheetah-v5"
+    assert paceline.Config(env_id="CartPole-v0").preset == "CartPole-v1"
+    assert paceline.Config(env_id="Toy-v0", preset="CartPole-v0").gamma == 0.98
+
+
+def test_the_lander_is_the_same_preset_in_both_forms():
+    config = paceline.Config(
+        env_id="LunarLander-v3", env={"kwargs": {"continuous": True}}, compile="off"
+    )
+    with build(config) as parts:
+        assert parts.network.act.kind == "box"
+
+
+def test_every_file_is_in_the_package_and_none_elsewhere():
+    folder = Path(paceline.__file__).parent / "presets"
+    assert {path.parent.name for path in folder.glob("*/*.yaml")} == {"ppo", "a2c"}
