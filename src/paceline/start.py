@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 from .agent import from_checkpoint, locate, network_facts
@@ -17,10 +18,9 @@ IRRELEVANT = ("log_std_init",)
 def start_from(source: str, parts: Parts) -> None:
     """Take over the weights and the running statistics of a saved policy; nothing else."""
     path, found = locate(source)
-    theirs, ours = (
-        network_facts(from_checkpoint(found, parts.network.encoder).network),
-        network_facts(parts.network),
-    )
+    from_checkpoint(found, parts.network.encoder)  # refuses what is no policy
+    theirs = found.facts["network"]
+    ours = json.loads(json.dumps(network_facts(parts.network)))
     for name in ours:
         if name not in IRRELEVANT and theirs.get(name) != ours[name]:
             raise BadInput(
