@@ -59,9 +59,10 @@ class Budget:
             )
             if limit is not None
         ]
-        return 1.0 if self._scored(progress.recent) else min(1.0, max(spent))
+        return 1.0 if self.scored(progress.recent) else min(1.0, max(spent))
 
-    def _scored(self, recent: deque[float]) -> bool:
+    def scored(self, recent: deque[float]) -> bool:
+        """Whether the latest episodes are good enough to stop."""
         if self.score is None or len(recent) < RECENT:
             return False
         return sum(recent) / len(recent) >= self.score

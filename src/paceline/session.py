@@ -121,11 +121,12 @@ def _record(
     stopping: Callable[[], bool],
 ) -> Iterator[Report]:
     """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
+    budget = Budget.of(config)
     reports = ring(
         parts.sampler,
         parts.learner,
         parts.sync,
-        Budget.of(config),
+        budget,
         progress,
         config.log_every,
         stopping,
@@ -134,6 +135,8 @@ def _record(
         try:
             for report in reports:
                 yield recorder.record(report)
+            if budget.scored(progress.recent):
+                log.info("the last episodes' mean return has reached %g", config.stop_at_return)
             recorder.finish()
         except GeneratorExit:
             recorder.stop()

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from struct import pack
-from types import TracebackType
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -93,12 +92,7 @@ class EnvColumns:
     def __enter__(self) -> EnvColumns:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from types import TracebackType
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -66,12 +65,7 @@ class NativeColumns:
     def __enter__(self) -> NativeColumns:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
