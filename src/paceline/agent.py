@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from . import checkpoint
 from .adapters import ActionAdapter, ObservationAdapter, space_of
@@ -15,10 +17,13 @@ from .policy.actor import Actor, make_actor
 from .policy.network import Encoder, NetworkSpec, stored_as
 from .registry import name_of
 from .rollout import Array
-from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec
+from .spaces import ACTION_MASK
 
 if TYPE_CHECKING:
     from .policy.actor_critic import ActorCritic
+
+
+log = logging.getLogger("paceline")
 
 
 class Agent:
@@ -99,29 +104,36 @@ def published(network: NetworkSpec, weights: dict[str, Array]) -> Array:
 def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
     """The checkpoint that `source`, a run or a checkpoint itself, stands for."""
     path = Path(source)
-    if (path / checkpoint.MANIFEST).is_file():
+    if path.is_symlink():
+        target = path.readlink()
+        beside = path.with_name(target.name)
+        inside = path.parent.name == "checkpoints"
+        if inside and str(target) != target.name:
+            raise BadInput(f"{path} is a link to somewhere else")
+        path = beside if inside else path.resolve()
+    if (path / checkpoint.MANIFEST).exists():
         try:
             return path, checkpoint.load(path)
         except checkpoint.Damaged as damage:
             raise BadInput(str(damage)) from None
     if not (path / "checkpoints").is_dir():
         raise BadInput(f"{path} is neither a run nor a checkpoint: it has no checkpoints in it")
-    where, found, _ = checkpoint.newest(path / "checkpoints")
+    where, found, problems = checkpoint.newest(path / "checkpoints")
+    for problem in problems:
+        log.warning("damaged, passed over: %s", problem)
     return where, found
 
 
-def from_checkpoint(found: checkpoint.Checkpoint, encoder: Encoder | None = None) -> Agent:
+def from_checkpoint(
+    path: Path, found: checkpoint.Checkpoint, encoder: Encoder | None = None
+) -> Agent:
     """The policy in a checkpoint. What encoder it has is for the caller to know: a checkpoint's
     word for it is never imported."""
     try:
-        # safetensors keeps an order of its own; actors need the module's.
-        weights = {name: found.weights[name] for name in found.facts["weights"]}
         network = network_from(found.facts["network"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        cause = f"{type(error).__name__}: {error}"
-        raise BadInput(
-            f"the checkpoint's state.json does not describe a policy ({cause})"
-        ) from None
+    except (KeyError, ValueError) as error:
+        cause = " ".join(str(error).split())[:300]
+        raise BadInput(f"{path / 'state.json'} does not describe a policy ({cause})") from None
     if network.encoder is not None:
         if encoder is None:
             raise BadInput(
@@ -129,7 +141,33 @@ def from_checkpoint(found: checkpoint.Checkpoint, encoder: Encoder | None = None
                 "with paceline.load(path, encoder=...)"
             )
         network = dataclasses.replace(network, encoder=encoder)
-    return Agent(network, weights)
+    try:
+        one = np.zeros((), np.float32)  # seen in any shape, it takes no memory
+        template = {n: np.broadcast_to(one, shape) for n, shape in _shapes(network).items()}
+        checkpoint.fitting(found.weights, template)
+    except (ValueError, MemoryError) as error:
+        raise BadInput(
+            f"{path / 'weights.safetensors'} does not fit the policy in state.json: {error}"
+        ) from None
+    # safetensors keeps an order of its own; actors need the module's.
+    return Agent(network, {name: found.weights[name] for name in template})
+
+
+def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
+    """Of everything learnt, by name, in the module's order."""
+    if not network.needs_torch:
+        return network.dense_shapes()
+    import torch
+
+    from .policy.actor_critic import ActorCritic
+
+    # A user's module must really be made; ours need not take any memory.
+    with torch.device("meta" if network.encoder is None else "cpu"):
+        try:
+            named = ActorCritic(network).named_weights()
+        except (RuntimeError, TypeError, OverflowError) as error:
+            raise ValueError(f"no such network can be made ({str(error)[:200]})") from None
+    return {name: tuple(weight.shape) for name, weight in named.items()}
 
 
 def network_facts(network: NetworkSpec) -> dict[str, Any]:
@@ -142,16 +180,6 @@ def network_facts(network: NetworkSpec) -> dict[str, Any]:
     return facts
 
 
-def network_from(facts: dict[str, Any]) -> NetworkSpec:
+def network_from(facts: Any) -> NetworkSpec:
     """The description that `network_facts` wrote."""
-
-    def tuples(values: dict[str, Any]) -> dict[str, Any]:
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-
-    rest = {k: v for k, v in tuples(facts).items() if k not in ("obs", "act")}
-    act = tuples(facts["act"])
-    for bound in ("low", "high"):
-        act[bound] = tuple(float(number) for number in act[bound])
-    leaves = tuple(Leaf(**tuples(leaf)) for leaf in facts["obs"]["leaves"])
-    obs = ObservationSpec(leaves, facts["obs"]["mask"])
-    return NetworkSpec(obs=obs, act=ActionSpec(**act), **rest)
+    return TypeAdapter(NetworkSpec).validate_python(facts)

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load as from_bytes
 from safetensors.numpy import save as to_bytes
 
 from .errors import BadInput
+from .files import TEMPORARY, read_plain, strange, sync_directory, write_synced
 from .rollout import Array
 
 FILES = ("weights.safetensors", "state.safetensors", "state.json")
 MANIFEST = "manifest.json"
-TEMPORARY = ".tmp-"
 DAMAGED = ".damaged-"
+MOST_JSON = 2**24
+"""Bytes of the largest JSON file that is read."""
 
 
 @dataclass(frozen=True)
@@ -84,34 +84,6 @@ def _contiguous(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.asarray(array, order="C") for name, array in arrays.items()}
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """Write and wait until the disk has it."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` at `path` so that a reader sees the old file or the new one, never a part."""
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
-    try:
-        write_synced(temporary, data)
-        temporary.replace(path)
-        sync_directory(path.parent)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def sync_directory(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def sweep(folder: Path) -> None:
     """Remove what an interrupted write left behind."""
     for left in [*folder.glob(f"{TEMPORARY}*"), *folder.parent.glob(f"{TEMPORARY}*")]:
@@ -142,33 +114,62 @@ def best_of(folder: Path) -> Path | None:
 
 def load(path: Path) -> Checkpoint:
     """A whole checkpoint, or `Damaged` with the cause."""
+    manifest = _parsed(path, MANIFEST, _read(path, MANIFEST, MOST_JSON), json.loads)
+    contents = {name: _verified(path, name, manifest) for name in FILES}
+    return Checkpoint(
+        weights=_parsed(path, FILES[0], contents[FILES[0]], from_bytes),
+        arrays=_parsed(path, FILES[1], contents[FILES[1]], from_bytes),
+        facts=_parsed(path, FILES[2], contents[FILES[2]], json.loads),
+    )
+
+
+def _parsed(path: Path, name: str, data: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any]:
     try:
-        manifest = json.loads(_read(path, MANIFEST))
-        contents = {name: _verified(path, name, manifest[name]) for name in FILES}
-        weights, arrays = from_bytes(contents[FILES[0]]), from_bytes(contents[FILES[1]])
-        facts = json.loads(contents[FILES[2]])
-    except (KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
-        raise Damaged(f"{path}: {MANIFEST} or what it names can't be read ({error})") from None
-    return Checkpoint(weights, arrays, facts)
+        found = parse(data)
+    except Exception as error:  # a parser may trip over anything
+        raise Damaged(f"{path / name} can't be read: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise Damaged(f"{path / name} can't be read: it holds no names and values")
+    return found
 
 
-def _read(path: Path, name: str) -> bytes:
-    file = path / name
-    if file.is_symlink():
-        raise Damaged(f"{file} is a link to somewhere else")
+def _read(path: Path, name: str, most: int | None = None) -> bytes:
+    for part in (path, path / name):
+        if cause := strange(part):
+            raise Damaged(f"{part} {cause}")
     try:
-        return file.read_bytes()
-    except OSError as error:
-        raise Damaged(f"{file}: {error.strerror}") from None
+        return read_plain(path / name, most)
+    except (OSError, MemoryError) as error:
+        raise Damaged(f"{path / name}: {getattr(error, 'strerror', 'too large')}") from None
 
 
-def _verified(path: Path, name: str, expected: Mapping[str, Any]) -> bytes:
-    data = _read(path, name)
-    if len(data) != expected["bytes"]:
-        raise Damaged(f"{path / name} has {len(data)} bytes instead of {expected['bytes']}")
-    if hashlib.sha256(data).hexdigest() != expected["sha256"]:
+def _verified(path: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
+    expected = manifest.get(name)
+    if not isinstance(expected, dict):
+        raise Damaged(f"{path / MANIFEST} does not speak of {name}")
+    size, digest = expected.get("bytes"), expected.get("sha256")
+    if not isinstance(size, int) or not isinstance(digest, str):
+        raise Damaged(f"{path / MANIFEST} does not say what {name} should be")
+    data = _read(path, name, MOST_JSON if name.endswith(".json") else size)
+    if len(data) != size:
+        raise Damaged(f"{path / name} has {len(data)} bytes instead of {str(size)[:20]}")
+    if hashlib.sha256(data).hexdigest() != digest:
         raise Damaged(f"{path / name} is not what was written (its SHA-256 differs)")
     return data
+
+
+def fitting(arrays: Mapping[str, Array], template: Mapping[str, Array]) -> None:
+    """`ValueError` unless each array of `template` is there, alike in shape and type, finite."""
+    for name, like in template.items():
+        found = arrays.get(name)
+        if found is None:
+            raise ValueError(f"there is no {name}")
+        if found.shape != like.shape or found.dtype != like.dtype:
+            raise ValueError(
+                f"{name} is {found.dtype} {found.shape}, not {like.dtype} {like.shape}"
+            )
+        if found.dtype.kind == "f" and not np.isfinite(found).all():
+            raise ValueError(f"{name} is not finite")
 
 
 def set_aside(folder: Path, after: Path) -> None:

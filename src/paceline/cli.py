@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> int:
             raise BadInput(f"{command}: there is no such command; see `paceline --help`")
         return commands[command](rest)
     except PacelineError as error:
-        print(f"paceline: {error}", file=sys.stderr)
+        print(f"paceline: {_plain(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -86,6 +86,13 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("paceline: interrupted", file=sys.stderr)
         return StoppedEarly.exit_code
+
+
+def _plain(text: str) -> str:
+    """What a terminal shows as it is, and no more than a screen of it."""
+    shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    lines = [line if len(line) <= 500 else f"{line[:500]} …" for line in shown.splitlines()]
+    return "\n".join([*lines[:19], "…"] if len(lines) > 20 else lines)
 
 
 def _train(arguments: list[str]) -> int:

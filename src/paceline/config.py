@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator, ConfigDict
 
 from .algorithms.a2c import A2C
@@ -72,9 +72,10 @@ def _importable(value: Any) -> Any:
     return name_of(value) if getattr(module, value.__name__, None) is value else value
 
 
-Steps = Annotated[int, Ge(1), BeforeValidator(parse_steps)]
+Steps = Annotated[int, Ge(1), Le(10**15), BeforeValidator(parse_steps)]
 Duration = Annotated[str, BeforeValidator(parse_duration)]
-Count = Annotated[int, Ge(1)]
+Count = Annotated[int, Ge(1), Le(10**9)]
+Width = Annotated[int, Ge(1), Le(2**16)]
 _STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
@@ -148,7 +149,7 @@ class Config:
     normalize_return: bool = False
     """divide rewards by the running deviation of the discounted return"""
 
-    hidden: Annotated[tuple[Count, ...], BeforeValidator(_list)] | None = None
+    hidden: Annotated[tuple[Width, ...], MaxLen(64), BeforeValidator(_list)] | None = None
     """sizes of the dense layers, such as 64,64 (that for vectors, 512 for images)"""
     activation: Literal["tanh", "relu", "elu"] | None = None
     """between layers (tanh for vectors, relu for images)"""

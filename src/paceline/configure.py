@@ -8,6 +8,7 @@ import json
 import runpy
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,36 @@ if TYPE_CHECKING:
     from .spaces import ActionSpec, ObservationSpec
 
 MOST_VALUES = 10_000
+MOST_BYTES = 64_000
+MOST_SENTENCES = 10
+MOST_ROWS = 10**8
+"""Of what a configuration may hold, what is said of its errors, and one rollout."""
+
+
+class _Yaml(yaml.SafeLoader):
+    """Plain data only; and keys that are merged can't multiply without end."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_VALUES:
+            raise ValueError("its merged keys hold too many values")
+
+
+def _yaml(text: str) -> Any:
+    return yaml.load(text, _Yaml)
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise BadInput(f"{path}: is larger than {MOST_BYTES:,} bytes; is it a configuration?")
+    return data.decode("utf-8")
+
+
+@cache
+def _adapter() -> TypeAdapter[Config]:
+    return TypeAdapter(Config)
 
 
 def resolve(*given: Mapping[str, Any]) -> Config:
@@ -46,9 +77,13 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     if all(values.get(name) is None for name in BUDGETS):
         values["total_steps"] = DEFAULT_BUDGET
     try:
-        config: Config = TypeAdapter(Config).validate_python(values)
+        config: Config = _adapter().validate_python(values)
     except ValidationError as error:
-        raise BadInput("\n".join(_sentence(detail) for detail in error.errors())) from None
+        details = error.errors()
+        said = [_sentence(detail) for detail in details[:MOST_SENTENCES]]
+        if len(details) > MOST_SENTENCES:
+            said.append(f"and {len(details) - MOST_SENTENCES:,} more like these")
+        raise BadInput("\n".join(said)) from None
     _check(config)
     vars(config)["given"] = explicit
     return config
@@ -116,8 +151,8 @@ def load_file(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     loaders: dict[str, Callable[[str], Any]] = {
-        ".yaml": yaml.safe_load,
-        ".yml": yaml.safe_load,
+        ".yaml": _yaml,
+        ".yml": _yaml,
         ".json": json.loads,
         ".toml": tomllib.loads,
     }
@@ -126,7 +161,7 @@ def load_file(path: str | Path) -> dict[str, Any]:
     try:
         if path.suffix == ".py":
             return _from_python(path)
-        values = loaders[path.suffix](path.read_text(encoding="utf-8"))
+        values = loaders[path.suffix](_text(path))
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file") from None
     except OSError as error:
@@ -140,7 +175,11 @@ def load_file(path: str | Path) -> dict[str, Any]:
         raise BadInput(f"{path} can't be read as {path.suffix[1:]}: {cause}") from None
     if values is None:
         return {}
-    if _count(values) > MOST_VALUES:
+    try:
+        count = _count(values)
+    except OverflowError:
+        raise BadInput(f"{path}: holds a number too long to be written") from None
+    if count > MOST_VALUES:
         raise BadInput(f"{path}: holds more than {MOST_VALUES:,} values; is it a configuration?")
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise BadInput(f"{path}: should hold names and values, not {str(values)[:60]!r}")
@@ -155,7 +194,9 @@ def _count(values: Any, limit: int = MOST_VALUES) -> int:
     count, left = 0, [values]
     while left and count <= limit:
         value = left.pop()
-        count += 1
+        count += 1 + (len(value) // 1000 if isinstance(value, str) else 0)
+        if isinstance(value, int) and value.bit_length() > 1000:
+            raise OverflowError
         if isinstance(value, dict):
             left += value.values()
         elif isinstance(value, (list, tuple, set)):
@@ -171,7 +212,7 @@ def _from_python(path: Path) -> dict[str, Any]:
     except BadInput:
         raise
     except Exception as error:
-        raise BadInput(f"{path} raised {type(error).__name__}: {error}") from error
+        raise BadInput(f"{path} raised {type(error).__name__}: {str(error)[:300]}") from error
     if not isinstance(config, Config):
         raise BadInput(f"{path}: should set `config = paceline.Config(...)`, not {config!r}")
     return _plain(config.given)
@@ -202,7 +243,8 @@ def _sentence(detail: Any) -> str:
         place.pop()  # positions within a list, and branches of a union
     name = ".".join(place)
     if unknown:
-        return f"{name[:80]}: there is no such option{_nearest(name, known)}"
+        shown = name[:80] if name.isprintable() and name else repr(name[:80])
+        return f"{shown}: there is no such option{_nearest(name, known)}"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
     seen = str(detail["input"])
     return f"{name} is {seen[:60]!r}: {message}"
@@ -211,6 +253,11 @@ def _sentence(detail: Any) -> str:
 def _check(config: Config) -> None:
     """What no single field can know."""
     rows = config.num_envs * config.rollout_steps
+    if rows > MOST_ROWS:
+        raise BadInput(
+            f"num_envs {config.num_envs} × rollout_steps {config.rollout_steps} is a rollout of "
+            f"{rows:,} rows; {MOST_ROWS:,} are the most that is taken"
+        )
     if config.batch_size and config.minibatches:
         raise BadInput(
             f"batch_size {config.batch_size} and minibatches {config.minibatches} say the same "

@@ -250,6 +250,9 @@ class Learner:
                 moments.restore({k: arrays[prefix + k] for k in ("count", "mean", "var")})
 
     def restore(self, arrays: dict[str, Array]) -> None:
+        """Go back to what `state()` gave."""
+        if arrays["counts"].min() < 0:
+            raise ValueError(f"its counts are {arrays['counts'].tolist()}")
         self.flat.storage.copy_(torch.from_numpy(arrays["storage"]))
         for number, moment in enumerate(self._step.moments):
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TextIO
 
-from .checkpoint import replace_file
+from .errors import BadInput
+from .files import read_plain, replace_file
 
 log = logging.getLogger("paceline")
 
@@ -99,17 +100,23 @@ class JsonLines:
         self._file.close()
 
 
-def cut_back(path: Path, iteration: int) -> None:
-    """Drop the lines after `iteration`, and a torn one: a resume writes them anew."""
-    if not path.is_file():
+def cut_back(path: Path, iteration: int, own: bool = True) -> None:
+    """Drop the lines after `iteration`, and a torn one: a resume writes them anew.
+
+    Where it is not the run's `own` file, anything else in it is somebody's, and left alone.
+    """
+    if not path.exists():
         return
-    kept = []
-    for line in path.read_bytes().splitlines(keepends=True):
+    kept, strangers = [], 0
+    lines = read_plain(path).splitlines(keepends=True)
+    for line in lines:
         try:
             if json.loads(line)["iter"] <= iteration and line.endswith(b"\n"):
                 kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
+        except (ValueError, KeyError, TypeError, RecursionError):
+            strangers += line is not lines[-1]  # the last may be torn
+    if not own and (strangers or (lines and not kept and not lines[-1].startswith(b'{"time"'))):
+        raise BadInput(f"{path} is not a file of metrics; name another with --log-jsonl")
     replace_file(path, b"".join(kept))
 
 

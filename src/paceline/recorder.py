@@ -15,6 +15,7 @@ from .agent import Agent, network_facts
 from .build import Parts
 from .config import Config
 from .errors import PacelineError, StoppedEarly
+from .files import replace_file
 from .metrics import JsonLines, Report, TensorBoard
 from .ring import Progress
 from .rollout import Array
@@ -122,7 +123,7 @@ class Recorder:
         result = replace(result, checkpoint=saved, env_id=config.env_name)
         text = json.dumps(result.as_dict(), indent=1)
         path = self._folder / EVALUATION
-        self._try(EVALUATION, lambda: checkpoint.replace_file(path, text.encode()))
+        self._try(EVALUATION, lambda: replace_file(path, text.encode()))
         return result
 
     def _save(self, evaluated: float | None = None) -> Path | None:
@@ -147,7 +148,6 @@ class Recorder:
                 "recent": list(progress.recent),
                 "best": progress.best,
                 "evaluated": evaluated,
-                "weights": list(weights),
                 "network": network_facts(parts.network),
                 "env_id": self._config.env_name,
                 "config": fixed(self._config),

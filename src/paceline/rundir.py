@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,19 @@ from typing import Any
 import yaml
 
 from . import checkpoint, machine
-from .config import Config
-from .configure import load_file
+from .config import BUDGETS, Config
+from .configure import load_file, resolve
 from .errors import BadInput, StoppedEarly
+from .files import TEMPORARY, read_plain, replace_file, strange
 from .machine import Choices
 from .metrics import cut_back
 
 CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"
 OURS = (CONFIG, METRICS, RUN, EVALUATION, "checkpoints", "events", "video")
 LOCK = ".lock"
+MOST_BYTES = 2**20
+"""Size of the largest run.json that is read."""
+MOST_THREADS = 4096
 CHANGEABLE = {
     "total_steps",
     "total_iters",
@@ -45,7 +49,8 @@ def locked(folder: Path) -> Iterator[None]:
     _check_path("output_dir", str(folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("wb")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.fdopen(os.open(folder / LOCK, flags, 0o666), "rb")
     except OSError as error:
         raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
     with file:
@@ -85,7 +90,7 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
             "env_is_callable": callable(config.env_id),
             "encoder_is_callable": callable(config.encoder),
         }
-        checkpoint.replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
+        replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
         _write_config(folder, config)  # last: from here on it is a run
     except OSError as error:
         raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
@@ -119,7 +124,7 @@ def _check_path(name: str, path: str) -> None:
 
 def _write_config(folder: Path, config: Config) -> None:
     text = yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True)
-    checkpoint.replace_file(folder / CONFIG, text.encode())
+    replace_file(folder / CONFIG, text.encode())
 
 
 def fixed(config: Config) -> dict[str, Any]:
@@ -131,13 +136,51 @@ def fixed(config: Config) -> dict[str, Any]:
 def read_run(folder: Path) -> tuple[dict[str, Any], Choices]:
     """How the run was made; its choices are kept when it goes on."""
     try:
-        facts: dict[str, Any] = json.loads((folder / RUN).read_text())
+        facts: dict[str, Any] = json.loads(read_plain(folder / RUN, MOST_BYTES))
         choices = Choices(**facts["choices"])
         if [type(value) for value in vars(choices).values()] != [int, bool, str]:
-            raise TypeError(f"its choices are {facts['choices']}")
+            raise TypeError("its choices are not what a run writes")
+        if choices.device not in ("cpu", "cuda") or not 1 <= choices.threads <= MOST_THREADS:
+            raise ValueError("its choices are not what a run writes")
         return facts, choices
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{folder / RUN} can't be read ({error}): it can't be resumed") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        cause = str(error)[:200]
+        raise BadInput(f"{folder / RUN} can't be read ({cause}): it can't be resumed") from None
+
+
+def refuse_strange(run: Path) -> None:
+    """A part of the run that leads elsewhere would be read or written; so it is refused."""
+    checkpoints = run / "checkpoints"
+    ours = [run / name for name in (*OURS, LOCK)]
+    try:
+        for folder in (run, checkpoints):
+            if not folder.is_symlink() or folder == run:
+                left = (TEMPORARY, checkpoint.DAMAGED)
+                ours += [path for path in folder.glob(".*") if path.name.startswith(left)]
+        if not checkpoints.is_symlink():
+            ours += checkpoint.saved(checkpoints)
+    except OSError as error:
+        raise BadInput(f"{run} can't be read: {error.strerror}") from None
+    for path in ours:
+        if cause := strange(path):
+            raise BadInput(f"{path} {cause}; remove it if you trust the rest")
+    best = checkpoints / "best"
+    if best.is_symlink() and not best.readlink().name == str(best.readlink()):
+        raise BadInput(f"{best} is a link to somewhere else; remove it if you trust the rest")
+
+
+def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
+    """A run's own configuration, with `changes`; errors name the file or the option at fault."""
+    stored = load_file(run / CONFIG)
+    try:
+        config = resolve(stored)
+    except BadInput as error:
+        raise BadInput(f"{run / CONFIG}: {error}") from None
+    if not changes:
+        return config
+    if any(changes.get(name) is not None for name in BUDGETS):
+        stored = {key: value for key, value in stored.items() if key not in BUDGETS}
+    return resolve(stored, changes)
 
 
 def rewind(folder: Path, config: Config, iteration: int) -> None:
@@ -147,7 +190,7 @@ def rewind(folder: Path, config: Config, iteration: int) -> None:
         if config.log_jsonl and str(Path(config.log_jsonl).absolute()) != known:
             _claim_copy(Path(config.log_jsonl), False, folder)
         elif config.log_jsonl:
-            cut_back(Path(config.log_jsonl), iteration)
+            cut_back(Path(config.log_jsonl), iteration, own=False)
         _write_config(folder, config)
         cut_back(folder / METRICS, iteration)
     except OSError as error:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from . import evaluation
 from .agent import Agent, from_checkpoint, locate
-from .checkpoint import replace_file
-from .configure import load_file, resolve
 from .envs import env_maker
 from .errors import BadInput
+from .files import replace_file
 from .policy.network import Encoder
-from .rundir import CONFIG, EVALUATION
+from .rundir import CONFIG, EVALUATION, refuse_strange, run_config
 
 log = logging.getLogger("paceline")
 
@@ -25,18 +24,18 @@ def load(source: str | Path, encoder: Encoder | None = None) -> Agent:
     `encoder` is needed where the policy has its own and the run's config.yaml does not say which,
     or it is an object that can't be imported.
     """
+    run = _run_of(Path(source))
     path, found = locate(source)
-    return from_checkpoint(found, encoder or _encoder_of(_run_of(path)))
+    return from_checkpoint(path, found, encoder or (run_config(run).encoder if run else None))
 
 
-def _run_of(path: Path) -> Path | None:
-    """The run that a checkpoint lies in, if it does."""
-    run = path.resolve().parent.parent
-    return run if (run / CONFIG).is_file() else None
-
-
-def _encoder_of(run: Path | None) -> Encoder | None:
-    return resolve(load_file(run / CONFIG)).encoder if run else None
+def _run_of(source: Path) -> Path | None:
+    """The run that `source` is, or that it is a checkpoint of; with nothing strange in it."""
+    run = source if (source / "checkpoints").exists() else source.absolute().parent.parent
+    if not (run / CONFIG).exists():
+        return None
+    refuse_strange(run)
+    return run
 
 
 def evaluate_saved(
@@ -46,16 +45,19 @@ def evaluate_saved(
 
     A run's eval.json then holds the result.
     """
+    run = _run_of(source)
     path, found = locate(source)
-    run = _run_of(path)
     if run is None and env_id is None:
         raise BadInput(f"{source} is not inside a run directory; say where to play with --env-id")
-    agent = from_checkpoint(found, _encoder_of(run))
-    options = vars(resolve(load_file(run / CONFIG)).env) if run else {}
+    config = run_config(run) if run else None
+    agent = from_checkpoint(path, found, config.encoder if config else None)
+    options = vars(config.env) if config else {}
     options = options | {"vector": False}  # episodes with seeds of their own need single ones
     if env_id is not None:
         options = options | {"kwargs": {}}  # those were the other environment's
-    name = env_id or found.facts["env_id"]
+    name = env_id or found.facts.get("env_id")
+    if not isinstance(name, str):
+        raise BadInput(f"{path / 'state.json'}: its env_id is {str(name)[:80]!r}, not a name")
     result = evaluation.run(agent, env_maker(name, **options), episodes, sample)
     result = replace(result, checkpoint=str(path), env_id=name)
     if run is not None:

@@ -9,19 +9,34 @@ from dataclasses import asdict
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
 
 from . import checkpoint, machine
 from .build import Parts, build
-from .config import BUDGETS, Config
-from .configure import fitted, load_file, resolve
+from .config import Config
+from .configure import fitted
 from .envs.maker import make_columns
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .machine import Choices
 from .metrics import Report
 from .recorder import Recorder
 from .ring import Budget, Progress, ring
-from .rundir import CHANGEABLE, CONFIG, claim, fixed, locked, read_run, refuse_to_lose, rewind
+from .rundir import (
+    CHANGEABLE,
+    CONFIG,
+    claim,
+    fixed,
+    locked,
+    read_run,
+    refuse_strange,
+    refuse_to_lose,
+    rewind,
+    run_config,
+)
 from .start import start_from
 
 log = logging.getLogger("paceline")
@@ -32,6 +47,8 @@ GENERAL = {
     "images": "images",
 }
 """Presets for environments that nothing was tuned for."""
+MOST = 2**53
+"""No run is longer, in whatever unit."""
 
 
 def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Iterator[Report]:
@@ -163,9 +180,9 @@ def _new_folder(config: Config) -> Path:
 
 
 def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choices]:
-    if not (folder / CONFIG).is_file():
+    if not (folder / CONFIG).exists() and not (folder / CONFIG).is_symlink():
         raise BadInput(f"{folder} holds no run: there is no {CONFIG} in it")
-    stored = load_file(folder / CONFIG)
+    refuse_strange(folder)
     objects = {name for name in ("env_id", "encoder") if callable(changes.get(name))}
     for name in changes:
         if name not in CHANGEABLE | objects:
@@ -174,9 +191,7 @@ def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choi
                 f"{name} can't change when a run is resumed, since it alters what is learnt; "
                 f"what can: {allowed}"
             )
-    if any(changes.get(name) is not None for name in BUDGETS):
-        stored = {key: value for key, value in stored.items() if key not in BUDGETS}
-    config = resolve(stored, changes)
+    config = run_config(folder, changes)
     made_with, choices = read_run(folder)
     for name, key in (("env_id", "env_is_callable"), ("encoder", "encoder_is_callable")):
         if made_with.get(key) and name not in objects:
@@ -192,16 +207,21 @@ def _restore(checkpoints: Path, config: Config, parts: Parts) -> Progress:
     for problem in problems:
         log.warning("damaged, passed over: %s", problem)
     checkpoint.set_aside(checkpoints, path)
-    facts = found.facts
+    facts = _checked(path, found.facts)
     for name, value in fixed(config).items():
         if facts["config"].get(name, value) != value:
             raise BadInput(
                 f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
                 "was made; put it back, since it alters what is learnt"
             )
-    parts.learner.restore(_part(found.arrays, "learner."))
     began = time.perf_counter()
-    different = parts.sampler.restore(_part(found.arrays, "sampler."))
+    try:
+        learner = _part(found.arrays, "learner.")
+        checkpoint.fitting(learner, parts.learner.state())
+        parts.learner.restore(learner)
+        different = parts.sampler.restore(_part(found.arrays, "sampler."))
+    except (ValueError, KeyError, OverflowError, MemoryError) as error:
+        raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
     if different:
         log.warning(
             "the environments of columns %s did not replay to the same observation; they begin "
@@ -215,6 +235,31 @@ def _restore(checkpoints: Path, config: Config, parts: Parts) -> Progress:
     if facts["evaluated"] and facts["evaluated"] == facts["best"]:
         checkpoint.mark_best(path)  # in case the run was killed before it could
     return progress
+
+
+@with_config(ConfigDict(strict=True, allow_inf_nan=False))
+class Facts(TypedDict):
+    """What a checkpoint's state.json says of the run's progress."""
+
+    iter: Annotated[int, Ge(0), Le(MOST)]
+    steps: Annotated[int, Ge(0), Le(MOST)]
+    time: Annotated[float, Ge(0), Le(MOST)]
+    recent: list[float]
+    best: float | None
+    evaluated: float | None
+    config: dict[str, Any]
+
+
+def _checked(path: Path, facts: dict[str, Any]) -> Facts:
+    try:
+        checked = TypeAdapter(Facts).validate_python(facts)
+    except ValidationError as error:
+        cause = error.errors()[0]
+        place = ".".join(str(part) for part in cause["loc"])
+        raise BadInput(f"{path / 'state.json'}: {place}: {cause['msg']}") from None
+    if checked["iter"] != int(path.name):
+        raise BadInput(f"{path / 'state.json'}: iter is {checked['iter']}, not {int(path.name)}")
+    return checked
 
 
 def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:

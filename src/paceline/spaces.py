@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
+from annotated_types import Ge, MinLen
 
 from .errors import BadInput
 from .rollout import Array
@@ -19,6 +20,9 @@ from .rollout import Array
 SMALLEST_IMAGE = 8
 ACTION_MASK = "action_mask"
 """The key, of a Dict observation or of `info`, under which an environment says what is allowed."""
+
+STRICT = {"extra": "forbid"}
+"""For pydantic, which reads specs that were saved: nothing else may be in them."""
 
 Path = tuple[str | int, ...]
 Stored = tuple[tuple[int, ...], Any]
@@ -28,6 +32,8 @@ Stored = tuple[tuple[int, ...], Any]
 @dataclass(frozen=True)
 class Leaf:
     """One plain space within an observation: numbers, choices (one-hot), or an image."""
+
+    __pydantic_config__ = STRICT
 
     path: Path
     """keys of Dicts and positions in Tuples that lead to it"""
@@ -56,8 +62,10 @@ class ObservationSpec:
     together are one array with named fields.
     """
 
-    leaves: tuple[Leaf, ...]
-    mask: int = 0
+    __pydantic_config__ = STRICT
+
+    leaves: Annotated[tuple[Leaf, ...], MinLen(1)]
+    mask: Annotated[int, Ge(0)] = 0
     """actions that a mask speaks of; 0 if there is none"""
 
     @cached_property
@@ -132,8 +140,10 @@ class ActionSpec:
     """`discrete` with `size` choices; `multi`, several of them at once, of `sizes` each; or `box`
     with `size` numbers within `low` and `high`."""
 
+    __pydantic_config__ = STRICT
+
     kind: Literal["discrete", "multi", "box"]
-    size: int
+    size: Annotated[int, Ge(1)]
     shape: tuple[int, ...] = ()
     dtype: str = "int64"
     start: int = 0

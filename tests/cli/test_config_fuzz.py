@@ -7,14 +7,18 @@ import copy
 import datetime
 import json
 import math
+import random
 import signal
 import string
+import time
 
 import pytest
 import yaml
+from corrupt import KINDS, SUFFIXES, valid, written, wrong_files
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from paceline import cli
 from paceline.config import Config
 from paceline.configure import field_names, load_file, resolve
 from paceline.errors import BadInput
@@ -23,6 +27,8 @@ from paceline.flags import config_parser, fields_of, nested
 NAMES = field_names()
 EXAMPLES = settings(max_examples=200, deadline=None)
 FEWER = settings(max_examples=100, deadline=None)
+LONG = 2.0
+"""Seconds of CPU: a refusal takes less than one, and as much again where the machine is busy."""
 
 scalars = st.one_of(
     st.none(),
@@ -47,15 +53,19 @@ values = st.recursive(
 )
 
 
+class OutOfTime(BaseException):
+    """No `except Exception` in between may take it for a mistake in the file."""
+
+
 @contextlib.contextmanager
 def seconds_of_cpu(limit):
     """Fail what computes for longer, by the process's own clock: a busy machine can't move it."""
 
     def fail(number, frame):
-        raise TimeoutError(f"still computing after {limit} s")
+        raise OutOfTime(f"still computing after {limit} s")
 
     before = signal.signal(signal.SIGVTALRM, fail)
-    signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+    signal.setitimer(signal.ITIMER_VIRTUAL, limit, 1)  # again, should a callback have eaten it
     try:
         yield
     finally:
@@ -239,3 +249,75 @@ def test_nesting_of_any_depth_is_refused_with_a_sentence(tmp_path, depth, key):
     for left, right in (("[", "]"), ('{"a":', "}")):
         file.write_text(f'{{"{key}": {left * depth}1{right * depth}}}')
         assert judged(lambda: resolve(load_file(file))) is None
+
+
+@pytest.fixture
+def command(shell, monkeypatch, capsys):
+    """`paceline train` within this process: (exit code or what escaped, stdout, stderr)."""
+    monkeypatch.chdir(shell.folder)
+    monkeypatch.setattr(cli, "_follow", lambda start: pytest.fail("it was accepted"))
+
+    def train(file):
+        try:
+            with seconds_of_cpu(5):
+                code = cli.run(["train", "--config", file.name])
+        except (Exception, OutOfTime, SystemExit, pytest.fail.Exception) as escaped:
+            code = f"{type(escaped).__name__}: {escaped}"[:200]
+        return (code, *capsys.readouterr())
+
+    return train
+
+
+def faults(case, code, out, err):
+    """What is wrong with the answer to a file that is wrong for certain."""
+    if code != 2:
+        yield f"it ended in {code}"
+        return
+    lines = err.splitlines()
+    if out or not err.startswith("paceline: ") or "Traceback" in err:
+        yield f"it said {(out + err)[:200]!r}"
+    if len(lines) > 20 or len(err) > 5_000:
+        yield f"it said {len(lines)} lines of {len(err)} letters"
+    if not all(letter.isprintable() or letter == "\n" for letter in err):
+        yield f"it said what a terminal obeys: {err[:200]!r}"
+    if not any(word in err for word in case.words):
+        yield f"none of {case.words} is in {err[:300]!r}"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_wrong_for_certain_is_refused_in_a_few_words_within_a_second(command, shell, name):
+    wrong = []
+    for case in wrong_files(name):
+        file = case.place(shell.folder)
+        began = time.process_time()
+        answer = command(file)
+        seconds = time.process_time() - began
+        found = [*faults(case, *answer), *([f"it took {seconds:.1f} s"] if seconds > LONG else [])]
+        wrong += [f"{case.what} in {case.name}: {fault}" for fault in found]
+        file.rmdir() if file.is_dir() else file.unlink()
+    assert not wrong, "\n".join([f"{len(wrong)} faults", *wrong])
+
+
+def test_there_are_five_hundred_of_them_and_no_two_are_the_same():
+    names = [name for name in KINDS if name != "ten_megabytes"]
+    found = {(case.name, case.content) for name in names for case in wrong_files(name)}
+    assert len(found) >= 500
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_they_were_made_from_is_valid(tmp_path, suffix):
+    file = tmp_path / f"c{suffix}"
+    for seed in range(20):
+        file.write_bytes(written(valid(random.Random(seed), every=seed < 2), suffix))
+        resolve(load_file(file))
+
+
+@pytest.mark.parametrize("name", [name for n, name in enumerate(KINDS) if n % 3 < 2])
+def test_a_process_refuses_what_is_wrong_for_certain(shell, name):
+    """One of most kinds, as a user meets it."""
+    case = wrong_files(name)[0]
+    began = time.monotonic()
+    ended = shell("train", "--config", case.place(shell.folder).name, timeout=30)
+    assert list(faults(case, ended.code, ended.out, ended.err)) == []
+    assert time.monotonic() - began < 10
+    assert not (shell.folder / "runs").exists()

@@ -303,9 +303,14 @@ def test_a_file_that_multiplies_itself_is_refused_soon(shell):
 
 
 def test_numbers_too_large_to_factor_are_refused_soon(shell):
-    """The nearest divisor of 10^17 rows must not be looked for by trying them all."""
-    huge = ("--num-envs", "1000000001", "--rollout-steps", "100000007", "--minibatches", "4")
+    """The nearest divisor of 10^8 rows must not be looked for by trying them all."""
+    huge = ("--num-envs", "10007", "--rollout-steps", "9973", "--minibatches", "4")
     refused(shell("train", *huge, timeout=10), "minibatches 4")
+
+
+def test_a_rollout_that_no_memory_holds_is_refused(shell):
+    huge = ("--num-envs", "100000", "--rollout-steps", "100000")
+    refused(shell("train", *huge, timeout=10), "num_envs 100000", "10,000,000,000 rows")
 
 
 def test_a_directory_is_no_configuration(shell, command):

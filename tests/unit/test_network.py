@@ -177,3 +177,15 @@ def test_images_reach_the_network_with_their_channels_first_and_between_zero_and
     elif not first:
         expected = expected.movedim(-1, 1)
     torch.testing.assert_close(pixels(image).double(), expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("obs", ["vector", "discrete"])
+@pytest.mark.parametrize("act", ACT)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("hidden", [(), (4,), (4, 3)])
+@pytest.mark.parametrize("state_std", [False, True])
+def test_shapes_are_known_without_making_the_network(obs, act, shared, hidden, state_std):
+    options = {"hidden": hidden, "shared_trunk": shared, "state_dependent_std": state_std}
+    module = made(obs, act, normalize_obs=obs == "vector", **options)
+    found = {name: tuple(weight.shape) for name, weight in module.named_weights().items()}
+    assert list(module.spec.dense_shapes().items()) == list(found.items())

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
-from ..spaces import ActionSpec, ObservationSpec
+from annotated_types import Ge
+
+from ..spaces import STRICT, ActionSpec, ObservationSpec
 
 Activation = Literal["tanh", "relu", "elu"]
 Encoder = str | Callable[..., Any]
@@ -34,9 +37,11 @@ def stored_as(axes: int) -> tuple[int, ...]:
 class NetworkSpec:
     """An encoder, hidden layers and a head for the policy; the same for the value."""
 
+    __pydantic_config__ = STRICT
+
     obs: ObservationSpec
     act: ActionSpec
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Annotated[int, Ge(1)], ...] = (64, 64)
     activation: Activation = "tanh"
     shared_trunk: bool = False
     normalize_obs: bool = False
@@ -64,3 +69,23 @@ class NetworkSpec:
     def needs_torch(self) -> bool:
         """Whether acting takes more than dense layers."""
         return self.encoder is not None or self.obs.kind in ("image", "mixed")
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of all that is learnt, in the module's order, if it needs no torch."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.own_log_std:
+            shapes["policy.log_std"] = (self.act.size,)
+        sizes = [self.obs.size, *self.hidden]
+        for trunk, head, outputs in (
+            ("policy.trunk", "policy.head", self.outputs),
+            ("value_trunk", "value_head", 1),
+        ):
+            if trunk != "value_trunk" or not self.shared_trunk:
+                for layer, (before, after) in enumerate(pairwise(sizes)):
+                    shapes[f"{trunk}.{2 * layer}.weight"] = (after, before)
+                    shapes[f"{trunk}.{2 * layer}.bias"] = (after,)
+            shapes[f"{head}.weight"] = (outputs, sizes[-1])
+            shapes[f"{head}.bias"] = (outputs,)
+        if self.normalize_obs:
+            shapes["obs_mean"] = shapes["obs_scale"] = (self.obs.size,)
+        return shapes

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoint import fitting
 from ..envs import Columns
 from ..policy.actor import Actor
 from ..rollout import Array, OpenEpisodes, Rollout
 from .unroll import check, check_policy, unroll
 
+MOST = 2**53
+"""No run has more rows."""
 ARRAYS = [entry.name for entry in fields(Rollout) if entry.name != "episodes"]
 
 
@@ -106,6 +109,7 @@ class Serial:
 
     def restore(self, state: dict[str, Any]) -> list[int]:
         columns, out = self._columns, self._out
+        self._check(state)
         columns.restore(state)
         self._rollouts = int(state["rollouts"])
         if columns.resume == "none":
@@ -120,12 +124,31 @@ class Serial:
         self._published = self._now
         return different
 
+    def _check(self, state: dict[str, Any]) -> None:
+        """`ValueError` for what no sampler of this kind can have saved."""
+        template = self._mark()
+        template.pop("stream", None)  # a generator's state has no fixed length
+        fitting(state, template)
+        row, ended = int(state["row"]), state["ended"]
+        for name in ("row", "started", "length", "rollouts"):
+            if not 0 <= state[name].min() <= state[name].max() <= MOST:
+                raise ValueError(f"{name} is {state[name].tolist()}")
+        if (state["started"] > row).any() or (state["episode"] < -1).any():
+            raise ValueError(f"an episode is said to start after row {row}")
+        if self._columns.resume == "replay":
+            needed = int(np.where(ended, 0, row - state["started"]).sum())
+            like = self._out.action[0, :1]
+            found = state["actions"]
+            if found.shape != (needed, *like.shape[1:]) or found.dtype != like.dtype:
+                raise ValueError(f"actions are {found.dtype} {found.shape}, for {needed} steps")
+
     def _replay(self, state: dict[str, Any]) -> list[int]:
         """Bring every open episode back; returns the columns where that failed."""
         columns, out = self._columns, self._out
         different, at = [], 0
         # Rows before the restored ones are never asked for again; each column's own are put back.
-        self._oldest = int(min(columns.row, columns.started.min()))
+        open_now = columns.started[~np.array(columns.ended)]
+        self._oldest = int(min([columns.row, *open_now]))
         kept = np.zeros((columns.row - self._oldest, *out.action.shape[1:]), out.action.dtype)
         for i in range(columns.num_envs):
             if columns.ended[i]:

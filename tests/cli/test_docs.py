@@ -1,0 +1,267 @@
+"""What the documentation says can be done, can: its snippets run, its flags, links and tables hold.
+
+A page is one session. Its ```python blocks and the `paceline` lines of its ```bash blocks run in
+order, in one directory, on budgets made small. A block that begins with `# name.py` is a file that
+the reader saves. A block after the line `<!-- no-run -->`, or without a language, is only checked
+for its flags.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+
+from paceline import cli
+from paceline.flags import config_parser
+from paceline.metrics import Report
+from paceline.rundir import CHANGEABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "decisions"),
+]
+SHRINK = 50
+SMALLEST = 512
+OTHERS_FLAGS = {
+    "--clip-coef",
+    "--clip-vloss",
+    "--cuda",
+    "--ent-coef",
+    "--gae-lambda",
+    "--learning-rate",
+    "--norm-adv",
+    "--num-minibatches",
+    "--num-steps",
+    "--target-kl",
+    "--total-timesteps",
+    "--update-epochs",
+    "--vf-coef",
+}
+"""Flags of another library, which the page about coming from there names."""
+OUR_FLAGS = {"--config", "--help", "--checkpoint", "--episodes", "--sampled", "--env-id"}
+OUR_FLAGS |= set(config_parser()._option_string_actions)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, with the line it begins at."""
+
+    language: str
+    text: str
+    line: int
+    runs: bool
+
+    @property
+    def commands(self):
+        """Arguments of each `paceline` line, without the variables set before it and comments."""
+        joined = self.text.replace("\\\n", " ")
+        lines = [re.sub(r"^[A-Z]+=\S+ ", "", line) for line in joined.splitlines()]
+        return [shlex.split(x, comments=True)[1:] for x in lines if x.startswith("paceline ")]
+
+
+def blocks_of(page):
+    found, language, begun, runs = [], None, 0, True
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        if language is None and line.startswith("```"):
+            language, begun = line[3:].strip(), number + 1
+            runs = number == 0 or lines[number - 1] != "<!-- no-run -->"
+        elif language is not None and line == "```":
+            text = "\n".join(lines[begun:number]) + "\n"
+            found.append(Block(language or "bash", text, begun + 1, runs and language != ""))
+            language = None
+    assert language is None, f"{page}: the block at line {begun} does not end"
+    return found
+
+
+def named(page):
+    return str(page.relative_to(ROOT))
+
+
+def smaller(text):
+    return str(max(SMALLEST, int(text.replace("_", "")) // SHRINK))
+
+
+def quick(arguments):
+    """The command on a budget of a second or so."""
+    command, *rest = arguments
+    line = " ".join(shlex.quote(word) for word in rest)
+    steps = r"(--(?:total-steps|eval-every|save-every) )([\d_]+)"
+    line = re.sub(steps, lambda found: found[1] + smaller(found[2]), line)
+    line = re.sub(r"--duration \S+", "--total-steps 1000", line)
+    line = re.sub(r"--total-iters \d+", "--total-iters 2", line)
+    line = re.sub(r"--episodes \d+", "--episodes 2", line)
+    if command == "train" and "--help" not in line:
+        line += " --eval-episodes 2 --track none"
+        line += "" if "--total-" in line else " --total-steps 1000"
+    return [command, *shlex.split(line)]
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    """A directory to follow a page in: the reader's modules in it can be imported."""
+    folder = tmp_path / "session"
+    folder.mkdir()
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr("paceline.build.available_cpus", lambda: 1)  # others test beside us
+    known = set(gym.registry)
+    yield folder
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
+    for name in set(gym.registry) - known:
+        del gym.registry[name]
+
+
+def with_code(page):
+    return [block for block in blocks_of(page) if block.language in ("python", "bash")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if with_code(page)], ids=named)
+def test_a_page_can_be_followed_from_top_to_bottom(page, session, capsys):
+    names = {"__name__": "__main__"}
+    if page.name == "README.md":
+        names["obs"] = np.zeros(6, np.float32)  # of the run that its snippet loads
+        assert (
+            cli.run(quick(shlex.split("train --env-id Acrobot-v1 --output-dir runs/acrobot"))) == 0
+        )
+    for block in with_code(page):
+        where = f"{named(page)}, line {block.line}"
+        if block.runs and block.language == "python":
+            file = re.match(r"# (\w+\.py)\n", block.text)
+            if file:
+                (session / file[1]).write_text(block.text, encoding="utf-8")
+                continue
+            text = re.sub(
+                r"(total_steps=)([\d_]+)", lambda found: found[1] + smaller(found[2]), block.text
+            )
+            exec(compile("\n" * (block.line - 1) + text, str(page), "exec"), names)
+        elif block.runs:
+            for arguments in block.commands:
+                code = cli.run(quick(arguments))
+                assert code == 0, f"{where}: {arguments} exits with {code}\n{capsys.readouterr()}"
+
+
+COMMANDS = [
+    pytest.param(arguments, id=f"{named(page)}:{block.line}:{number}")
+    for page in PAGES
+    for block in with_code(page)
+    if block.language == "bash"
+    for number, arguments in enumerate(block.commands)
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_path, capsys):
+    """The real command line, up to where the work would begin."""
+    began = []
+    for module, name in (("session", "train"), ("session", "resume"), ("saved", "evaluate_saved")):
+        monkeypatch.setattr(f"paceline.{module}.{name}", lambda *_, **given: began.append(given))
+    monkeypatch.setattr(cli, "_follow", lambda start: (start(lambda: False), 0)[1])
+    monkeypatch.setattr("paceline.envs.env_maker", lambda *_, **__: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "my_config.py").write_text("import paceline\nconfig = paceline.Config()\n")
+    if arguments[0] == "eval":
+        with pytest.raises(AttributeError):  # there is no result to print
+            cli.run(arguments)
+    else:
+        assert cli.run(arguments) == 0, capsys.readouterr()
+    assert began or arguments[0] == "list" or "--help" in arguments
+    assert arguments[0] != "resume" or began[0].keys() <= CHANGEABLE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_flag_in_the_text_exists(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    spans = [span for span in re.findall(r"`([^`\n]+)`", text) if not span.startswith("python ")]
+    flags = {flag for span in spans for flag in re.findall(r"(?<![\w-])--[a-z][\w.-]*", span)}
+    allowed = OUR_FLAGS | (OTHERS_FLAGS if page.name == "migrating.md" else set())
+    assert flags <= allowed, sorted(flags - allowed)
+
+
+def load_generator():
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_options_and_presets_are_not_stale():
+    assert load_generator().main(["--check"]) == 0, "run python docs/generate.py"
+
+
+def test_a_stale_table_is_noticed_and_repaired(tmp_path, capsys):
+    generator = load_generator()
+    good = generator.filled(generator.PAGE.read_text(encoding="utf-8"))
+    generator.PAGE = tmp_path / "configuration.md"
+    generator.PAGE.write_text(good.replace("| `--gamma` | `0.99` |", "| `--gamma` | `0.9` |"))
+    assert generator.main(["--check"]) == 1
+    assert "stale" in capsys.readouterr().err
+    assert generator.main([]) == 0
+    assert generator.PAGE.read_text(encoding="utf-8") == good
+
+
+def test_every_metric_is_described():
+    text = (DOCS / "algorithms" / "ppo.md").read_text(encoding="utf-8")
+    written = [field.name for field in fields(Report) if field.metadata.get("written", True)]
+    assert [name for name in written if f"`{name}`" not in text] == []
+
+
+def test_what_a_resume_may_change_is_listed():
+    text = (DOCS / "reproducibility.md").read_text(encoding="utf-8")
+    listed = re.search(r"On resume these may change, and nothing else: (.*?)\. A", text, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", listed[1])) == CHANGEABLE
+
+
+def entries(nav):
+    for entry in nav:
+        for target in entry.values():
+            yield from entries(target) if isinstance(target, list) else [target]
+
+
+def test_the_navigation_names_every_page_and_only_pages_that_exist():
+    nav = list(entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    assert [target for target in nav if not (DOCS / target).is_file()] == []
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)}
+    assert pages <= set(nav)
+    assert len(nav) == len(set(nav))
+
+
+def anchors(page):
+    """As Python-Markdown makes them of headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", text, re.M):
+        plain = re.sub(r"[^\w\s-]", "", heading).strip().lower()
+        found.add(re.sub(r"[-\s]+", "-", plain))
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((DOCS / "decisions").glob("*.md"))], ids=named)
+def test_every_link_leads_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        file = Path(os.path.normpath(page.parent / target)) if target else page
+        assert file.exists(), f"{named(page)}: {link}"
+        if page.is_relative_to(DOCS):  # a site holds nothing from outside
+            assert file.is_relative_to(DOCS), f"{named(page)}: {link}"
+        assert not anchor or anchor in anchors(file), f"{named(page)}: {link}"
