@@ -10,7 +10,7 @@ CASES ?=
 PEERS := .venv-peers/bin
 PEERS_PIP := $(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install train train-a2c evaluate test test-all check bench bench-peers tensorboard clean
+.PHONY: install train train-a2c evaluate test test-all check bench bench-peers docs tensorboard clean
 
 install: .venv/.installed
 
@@ -62,6 +62,14 @@ bench: .venv/.installed-dev
 bench-peers: .venv/.installed-dev .venv-peers/.installed
 	$(BIN)/python benchmarks/peers/run.py $(if $(CASES),--cases $(CASES))
 	$(BIN)/python benchmarks/tables.py
+
+.venv/.installed-docs: .venv/.installed
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
+docs: .venv/.installed-docs
+	$(BIN)/python docs/generate.py --check
+	$(BIN)/mkdocs build --strict
 
 tensorboard: install
 	$(BIN)/tensorboard --logdir runs

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def mean_curve(curves: list[Curve]) -> Curve:
 def draw(curves: list[Curve], title: str, out: Path) -> None:
     import matplotlib
 
-    matplotlib.use("svg" if out.suffix == ".svg" else "agg")
+    matplotlib.use("agg")  # no display needed
     matplotlib.rcParams |= {
         "font.family": "sans-serif",
         "font.size": 10,
@@ -108,6 +109,11 @@ def main() -> None:
     parser.add_argument("--total-steps", help="instead of the preset's")
     parser.add_argument("--out", type=Path, help="a .svg, .png or .pdf file")
     options = parser.parse_args()
+    out = options.out or Path(f"{options.algo}-{options.env_id.replace('/', '-')}.svg")
+    if find_spec("matplotlib") is None:  # better now than after minutes of training
+        parser.error("this needs matplotlib: pip install matplotlib")
+    if out.suffix not in (".svg", ".png", ".pdf"):
+        parser.error(f"--out {out}: write a .svg, .png or .pdf file")
     given = {"algo": options.algo, "env_id": options.env_id, "eval_episodes": 1, "track": "none"}
     if options.total_steps:
         given["total_steps"] = options.total_steps
@@ -124,7 +130,6 @@ def main() -> None:
         )
     longest = max(steps for _, steps in runs)
     curves = [binned(reports, longest) for reports, _ in runs]
-    out = options.out or Path(f"{options.algo}-{options.env_id.replace('/', '-')}.svg")
     draw(curves, f"{options.algo.upper()} on {options.env_id}", out)
     print(out)
 

@@ -50,7 +50,7 @@ class ObservationAdapter:
             for coder in self._coders:
                 self._write_leaf(views, where, observation, *coder)
         if self.spec.mask:
-            views["mask"][where] = _mask(observation, info, views["mask"][where].shape)
+            views["mask"][where] = self._mask(observation, info, views["mask"][where].shape)
 
     def _write_leaf(
         self,
@@ -77,6 +77,23 @@ class ObservationAdapter:
             chosen = value.reshape(*lead, -1)
             _check_choices(leaf, chosen)
             stored[where, place] = chosen[..., owner] == meaning
+
+    def _mask(self, observation: Any, info: Mapping[str, Any], shape: tuple[int, ...]) -> Array:
+        """The actions that are allowed; where nothing is said, or none of a choice is, all."""
+        found = info.get(ACTION_MASK)
+        if found is None and isinstance(observation, Mapping):
+            found = observation.get(ACTION_MASK)
+        if found is None:
+            return np.ones(shape, bool)
+        if isinstance(found, tuple):  # one per choice, as a MultiDiscrete samples with
+            found = np.concatenate([np.asarray(one) for one in found], -1)
+        mask = np.asarray(found)
+        if mask.size != np.prod(shape):
+            raise ValueError(f"{ACTION_MASK} of shape {mask.shape}, not {shape}")
+        mask = mask.reshape(shape).astype(bool)
+        begins = np.cumsum((0, *self.spec.mask[:-1]))
+        some = np.logical_or.reduceat(mask, begins, axis=-1)
+        return mask if some.all() else mask | ~np.repeat(some, self.spec.mask, axis=-1)
 
     def read(self, obs: Array) -> Any:
         """Stored observations [R, ...] in the structure that the environment gives them in."""
@@ -119,21 +136,6 @@ def _check_choices(leaf: Leaf, chosen: Array) -> None:
             f"observation{_place(leaf.path)} is {chosen.tolist()}; choices begin at "
             f"{list(leaf.starts)} and there are {list(leaf.sizes)}"
         )
-
-
-def _mask(observation: Any, info: Mapping[str, Any], shape: tuple[int, ...]) -> Array:
-    """The actions that are allowed; all, where the environment does not say."""
-    found = info.get(ACTION_MASK)
-    if found is None and isinstance(observation, Mapping):
-        found = observation.get(ACTION_MASK)
-    if found is None:
-        return np.ones(shape, bool)
-    if isinstance(found, tuple):  # one per choice, as a MultiDiscrete samples with
-        found = np.concatenate([np.asarray(one) for one in found], -1)
-    mask = np.asarray(found)
-    if mask.size != np.prod(shape):
-        raise ValueError(f"{ACTION_MASK} of shape {mask.shape}, not {shape}")
-    return mask.reshape(shape).astype(bool)
 
 
 def assembled(leaves: Iterable[tuple[Path, Any]]) -> Any:

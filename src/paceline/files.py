@@ -57,12 +57,19 @@ def sync_directory(folder: Path) -> None:
         os.close(handle)
 
 
-def strange(path: Path) -> str | None:
-    """Why `path` is neither a plain file nor a directory; None if it is one, or is not there."""
+def strange(path: Path, folder: bool | None = None) -> str | None:
+    """Why `path` is neither a plain file nor a directory; None if it is one, or is not there.
+
+    `folder` says which of both it has to be, if that matters.
+    """
     try:
         mode = path.lstat().st_mode
     except OSError:
         return None
     if stat.S_ISLNK(mode):
         return "is a link to somewhere else"
-    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "is not a plain file"
+    if folder is not True and stat.S_ISREG(mode):
+        return None
+    if folder is not False and stat.S_ISDIR(mode):
+        return None
+    return "is not a directory" if folder else "is not a plain file"

@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         given, unknown = self.parse_known_args(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
             kind = "option" if flag.startswith("-") else "argument"
             raise BadInput(f"{flag}: there is no such {kind}{hint}")

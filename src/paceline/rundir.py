@@ -22,7 +22,8 @@ from .machine import Choices
 from .metrics import cut_back
 
 CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"
-OURS = (CONFIG, METRICS, RUN, EVALUATION, "checkpoints", "events", "video")
+FOLDERS = ("checkpoints", "events", "video")
+OURS = (CONFIG, METRICS, RUN, EVALUATION, *FOLDERS)
 LOCK = ".lock"
 MOST_BYTES = 2**20
 """Size of the largest run.json that is read."""
@@ -151,14 +152,15 @@ def read_run(folder: Path) -> tuple[dict[str, Any], Choices]:
 def refuse_strange(run: Path) -> None:
     """A part of the run that leads elsewhere would be read or written; so it is refused."""
     checkpoints = run / "checkpoints"
-    ours = [run / name for name in (*OURS, LOCK)]
+    for name in (*OURS, LOCK):
+        if cause := strange(run / name, name in FOLDERS):
+            raise BadInput(f"{run / name} {cause}; remove it if you trust the rest")
+    ours: list[Path] = []
     try:
         for folder in (run, checkpoints):
-            if not folder.is_symlink() or folder == run:
-                left = (TEMPORARY, checkpoint.DAMAGED)
-                ours += [path for path in folder.glob(".*") if path.name.startswith(left)]
-        if not checkpoints.is_symlink():
-            ours += checkpoint.saved(checkpoints)
+            left = (TEMPORARY, checkpoint.DAMAGED)
+            ours += [path for path in folder.glob(".*") if path.name.startswith(left)]
+        ours += checkpoint.saved(checkpoints)
     except OSError as error:
         raise BadInput(f"{run} can't be read: {error.strerror}") from None
     for path in ours:

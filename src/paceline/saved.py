@@ -6,6 +6,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from . import evaluation
 from .agent import Agent, from_checkpoint, locate
@@ -13,7 +14,7 @@ from .envs import env_maker
 from .errors import BadInput
 from .files import replace_file
 from .policy.network import Encoder
-from .rundir import CONFIG, EVALUATION, refuse_strange, run_config
+from .rundir import CONFIG, EVALUATION, read_run, refuse_strange, run_config
 
 log = logging.getLogger("paceline")
 
@@ -26,7 +27,7 @@ def load(source: str | Path, encoder: Encoder | None = None) -> Agent:
     """
     run = _run_of(Path(source))
     path, found = locate(source)
-    return from_checkpoint(path, found, encoder or (run_config(run).encoder if run else None))
+    return from_checkpoint(path, found, encoder or _encoder_of(run))
 
 
 def _run_of(source: Path) -> Path | None:
@@ -36,6 +37,23 @@ def _run_of(source: Path) -> Path | None:
         return None
     refuse_strange(run)
     return run
+
+
+def _encoder_of(run: Path | None) -> Encoder | None:
+    """What the run's configuration names, unless it was an object, which has no name."""
+    return (
+        None
+        if run is None or _made_with(run).get("encoder_is_callable")
+        else run_config(run).encoder
+    )
+
+
+def _made_with(run: Path) -> dict[str, Any]:
+    """What is known of how the run was made; nothing, where that can't be read."""
+    try:
+        return read_run(run)[0]
+    except BadInput:
+        return {}
 
 
 def evaluate_saved(
@@ -50,7 +68,13 @@ def evaluate_saved(
     if run is None and env_id is None:
         raise BadInput(f"{source} is not inside a run directory; say where to play with --env-id")
     config = run_config(run) if run else None
-    agent = from_checkpoint(path, found, config.encoder if config else None)
+    agent = from_checkpoint(path, found, _encoder_of(run))
+    if run is not None and env_id is None and _made_with(run).get("env_is_callable"):
+        raise BadInput(
+            f"this run's environment was a Python object ({found.facts.get('env_id')}); evaluate "
+            "it from Python with paceline.evaluate(paceline.load(run), that_object), or say where "
+            "to play with --env-id"
+        )
     options = vars(config.env) if config else {}
     options = options | {"vector": False}  # episodes with seeds of their own need single ones
     if env_id is not None:

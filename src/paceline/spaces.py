@@ -65,8 +65,8 @@ class ObservationSpec:
     __pydantic_config__ = STRICT
 
     leaves: Annotated[tuple[Leaf, ...], MinLen(1)]
-    mask: Annotated[int, Ge(0)] = 0
-    """actions that a mask speaks of; 0 if there is none"""
+    mask: tuple[Annotated[int, Ge(1)], ...] = ()
+    """how many there are of each choice that a mask of actions speaks of; empty without one"""
 
     @cached_property
     def kind(self) -> Literal["vector", "image", "discrete", "mixed"]:
@@ -89,7 +89,7 @@ class ObservationSpec:
         for number, leaf in enumerate(self.images):
             parts[f"image{number}"] = (leaf.shape, np.dtype(leaf.dtype))
         if self.mask:
-            parts["mask"] = ((self.mask,), np.bool_)
+            parts["mask"] = ((sum(self.mask),), np.bool_)
         if list(parts) == ["vector"] and self.plain:
             parts["vector"] = (self.leaves[0].shape, np.float32)
         return parts
@@ -160,9 +160,9 @@ class ActionSpec:
         return ((), np.int64) if self.kind == "discrete" else ((self.size,), np.float32)
 
     @property
-    def choices(self) -> int:
-        """How many actions a mask has to speak of; 0 where there can't be one."""
-        return 0 if self.kind == "box" else self.size
+    def choices(self) -> tuple[int, ...]:
+        """How many there are of each choice that a mask has to speak of; empty for a Box."""
+        return () if self.kind == "box" else self.sizes or (self.size,)
 
 
 def observation_spec(
@@ -172,15 +172,15 @@ def observation_spec(
 
     With `act`, and the `info` of a reset, masks of actions are found.
     """
-    choices = act.choices if act else 0
-    mask = choices if ACTION_MASK in (info or {}) else 0
+    choices = act.choices if act else ()
+    mask = choices if ACTION_MASK in (info or {}) else ()
     leaves = []
     for leaf in _leaves(space, ()):
         if choices and leaf.path == (ACTION_MASK,):
-            if leaf.size != choices and np.prod(leaf.shape) != choices:
+            if sum(choices) not in (leaf.size, np.prod(leaf.shape)):
                 raise BadInput(
                     f"the observation's {ACTION_MASK} has {leaf.size} entries, "
-                    f"and there are {choices} actions to allow or not"
+                    f"and there are {sum(choices)} actions to allow or not"
                 )
             mask = choices
         else:
@@ -259,8 +259,9 @@ def _flat(numbers: Any) -> tuple[int, ...]:
 def _refusal(role: str, space: gym.Space[Any], path: Path, known: str) -> BadInput:
     place = "".join(f"[{key!r}]" for key in path)
     where = f"'s {role} space has, at {place}," if path else f"'s {role} space is"
+    wrapper = "ObservationWrapper" if role == "observation" else "ActionWrapper"
     return BadInput(
         f"the environment{where} {space}, which no policy here can use; it has to be {known}. "
-        "Leave it out or encode it with a wrapper: --env.wrappers module:Class, for instance a "
-        "gymnasium.wrappers.TransformObservation or FilterObservation with its arguments bound"
+        f"Leave it out or encode it in a wrapper of yours (a gymnasium.{wrapper}), given as "
+        "--env.wrappers module:Class"
     )

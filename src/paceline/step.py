@@ -68,8 +68,13 @@ class Step:
         self._gradient: Compiled | None = None
         self._move: Compiled | None = None
         gradients = flat.layout.views(self.buffer[: self._size])
+        self._frozen: set[str] = set()
+        """parameters of a user's encoder that are not to be trained"""
         for name, parameter in objective.module.named_parameters():
-            parameter.grad = gradients[name]
+            if parameter.requires_grad:
+                parameter.grad = gradients[name]
+            else:
+                self._frozen.add(name)
 
     def gradient(self, rows: Rows, remaining: float) -> Tensor:
         """Fill and return the buffer; ranks add theirs before it is applied."""
@@ -107,7 +112,10 @@ class Step:
 
         def objective(flat: Tensor) -> tuple[Tensor, Tensor]:
             views = self._flat.layout.views(flat)
-            named = {f"module.{name}": view for name, view in views.items()}
+            named = {
+                f"module.{name}": view.detach() if name in self._frozen else view
+                for name, view in views.items()
+            }
             return functional_call(self._objective, named, (remaining, *tensors))
 
         gradient, sums = grad(objective, has_aux=True)(flat)

@@ -136,7 +136,7 @@ def test_whatever_a_policy_draws_is_in_the_action_space(space, seed):
 def test_actor_and_learner_agree_on_every_log_probability(
     observation, action, masked, shared, normalize, state_std, hidden, activation, seed
 ):
-    masked = masked and action_spec(action).choices > 0
+    masked = masked and bool(action_spec(action).choices)
     with EnvColumns(lambda: (Anything(observation, action, masked), None), 3, seed) as columns:
         obs, act = columns.obs_spec, columns.act_spec
         assert bool(obs.mask) == masked

@@ -10,6 +10,7 @@ from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
 from paceline.adapters import ObservationAdapter
+from paceline.spaces import action_spec, observation_spec
 
 PAIRS = {
     **{
@@ -143,7 +144,17 @@ def test_a_mask_may_be_a_key_of_the_observation(tmp_path):
     config = paceline.Config(**(dict(config.given) | {"env_id": Keyed}))
     list(paceline.train(config))  # the environment refuses every forbidden action
     agent = paceline.load(tmp_path / "run")
-    assert agent.network.obs.size == 3 and agent.network.obs.mask == 4
+    assert agent.network.obs.size == 3 and agent.network.obs.mask == (4,)
     seen, _ = Keyed().reset(seed=1)
     only = {"observation": seen["observation"], "action_mask": np.int8([0, 0, 1, 0])}
     assert agent.act(only) == 4 and agent.act(only, sample=True) == 4
+
+
+def test_a_mask_that_allows_nothing_allows_everything():
+    observation, action, _ = PAIRS["masked dict-multidiscrete"]
+    spec = observation_spec(observation, action_spec(action), {"action_mask": None})
+    adapter = ObservationAdapter(spec)
+    stored = np.zeros(1, spec.stored[1])
+    masks = (np.int8([0, 0, 0]), np.int8([0, 1]), np.int8([0, 0, 0, 0]))
+    adapter.write(spec.split(stored), 0, observation.sample(), {"action_mask": masks})
+    assert stored["mask"][0].tolist() == [True] * 3 + [False, True] + [True] * 4

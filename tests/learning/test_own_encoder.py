@@ -12,6 +12,7 @@ from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
 from paceline.errors import BadInput
+from paceline.step import compiler_missing
 
 
 def config_of(folder, encoder, env_id="CartPole-v1", **options):
@@ -153,3 +154,22 @@ def test_a_name_that_is_no_module_class_is_never_called(tmp_path):
     for path in ("os:getcwd", "builtins:print", "pathlib:Path", "nets:NotAModule"):
         with pytest.raises(BadInput, match="not a class of"):
             list(paceline.train(config_of(tmp_path / "run", path)))
+
+
+@pytest.mark.parametrize("compiling", ["on", "off"])
+def test_frozen_weights_stay_as_they_are(tmp_path, compiling):
+    if compiling == "on" and (missing := compiler_missing()):
+        pytest.skip(missing)
+    encoder = torch.nn.Sequential(torch.nn.Linear(4, 8).requires_grad_(False), torch.nn.ReLU())
+    config = config_of(tmp_path / "run", encoder, hidden=(8,), compile=compiling, lr=1e-2)
+    list(paceline.train(config))
+    agent = paceline.load(tmp_path / "run", encoder=encoder)
+    name = "policy.trunk.0.module.0.weight"
+    np.testing.assert_array_equal(agent.weights[name], encoder[0].weight.numpy())
+    assert (agent.weights["policy.trunk.1.weight"] != 0).any()
+
+
+def test_an_object_that_is_needed_is_asked_for(tmp_path):
+    list(paceline.train(config_of(tmp_path / "run", torch.nn.Linear(4, 8))))
+    with pytest.raises(BadInput, match=r"encoder="):
+        paceline.load(tmp_path / "run")

@@ -1,0 +1,206 @@
+"""The tables of docs/configuration.md, from the configuration's dataclasses and the presets.
+
+    python docs/generate.py               # rewrite the page between its markers
+    python docs/generate.py --check       # exit 1 if that would change it
+
+`<!-- options -->…<!-- /options -->` holds every option, `<!-- presets -->…<!-- /presets -->` every
+preset with its source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import yaml
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator
+
+from paceline.config import ALGORITHM_DEFAULTS, Config, parse_duration, parse_steps, presets
+from paceline.flags import Field, fields_of
+
+PAGE = Path(__file__).with_name("configuration.md")
+GROUPS = {
+    "algo": "What is trained",
+    "total_steps": "When it ends, where it begins",
+    "num_envs": "Rollouts and updates",
+    "hidden": "Network",
+    "device": "Machine",
+    "eval_every": "Evaluation, checkpoints, logging",
+    "env.kwargs": "Environment",
+    "ppo.clip": "PPO",
+    "a2c.gae_lambda": "A2C",
+}
+"""The first option of each table."""
+
+
+def options() -> str:
+    """A table for each group, in the order of the dataclass."""
+    fields = fields_of()
+    missing = GROUPS.keys() - {field.name for field in fields}
+    if missing:
+        sys.exit(f"docs/generate.py: GROUPS names options that are gone: {sorted(missing)}")
+    lines: list[str] = []
+    for field in fields:
+        if field.name in GROUPS:
+            lines += ["", f"### {GROUPS[field.name]}", ""]
+            lines += ["| flag | default | takes | meaning |", "|---|---|---|---|"]
+        cells = (f"`{field.flag}`", default_of(field.name), takes(field), text_of(field))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines).strip()
+
+
+def text_of(field: Field) -> str:
+    """In one line, with what Markdown would take for HTML or for a cell's end escaped."""
+    return " ".join(field.text.split()).replace("<", "&lt;").replace("|", "\\|")
+
+
+def default_of(name: str) -> str:
+    """The field's own, and an algorithm's where it has another."""
+    value = _field(name).default
+    if value is dataclasses.MISSING:
+        value = None
+    others = [
+        f"{algo}: {_shown(values[name])}"
+        for algo, values in ALGORITHM_DEFAULTS.items()
+        if name in values
+    ]
+    return "; ".join([_shown(value), *others])
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == ():
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _field(name: str) -> Any:
+    """The dataclass field of a dotted name."""
+    *sections, last = name.split(".")
+    kind: Any = Config
+    for section in sections:
+        kind = next(f for f in dataclasses.fields(kind) if f.name == section).default_factory
+    return next(field for field in dataclasses.fields(kind) if field.name == last)
+
+
+def takes(field: Field) -> str:
+    """What may be written for it."""
+    *sections, last = field.name.split(".")
+    owner: Any = _field(sections[0]).default_factory if sections else Config
+    if field.is_bool:
+        return f"on its own; `--no-{field.flag[2:]}`"
+    hint = get_type_hints(owner, include_extras=True)[last]
+    return ", ".join(dict.fromkeys(_kinds(hint))) or "text"
+
+
+def _kinds(hint: Any) -> Iterator[str]:
+    """Choices, bounds and forms that a type allows."""
+    if get_origin(hint) is Literal:
+        yield from (f"`{choice}`" for choice in get_args(hint))
+        return
+    metadata = getattr(hint, "__metadata__", ())
+    validators = [mark.func for mark in metadata if isinstance(mark, BeforeValidator)]
+    if parse_steps in validators:
+        yield "a number such as `300_000`, `1M`"
+    elif parse_duration in validators:
+        yield "`90s`, `30m`, `0.5h`"
+    elif metadata:
+        base = hint.__origin__
+        if get_origin(base) is tuple:
+            inner = get_args(base)[0]
+            yield "whole numbers `64,64`" if inner is not str else "names `a:B,c:D`"
+        elif get_origin(base) is dict:
+            yield "JSON"
+        else:
+            yield from _number(base, metadata)
+    else:
+        for part in get_args(hint):
+            yield from _kinds(part)
+        if hint in (int, float):
+            yield from _number(hint, ())
+
+
+def _number(base: Any, metadata: tuple[Any, ...]) -> Iterator[str]:
+    bounds = []
+    for mark in metadata:
+        for kind, sign in ((Ge, "≥"), (Gt, ">"), (Le, "≤")):
+            if isinstance(mark, kind):
+                bounds.append(f"{sign} {getattr(mark, kind.__name__.lower())}")
+    word = {int: "whole number", float: "number"}.get(base)
+    if word:
+        yield " ".join([word, ", ".join(bounds)]).strip()
+
+
+def preset_list() -> str:
+    """Each preset: its first line, where its values come from, and the values."""
+    lines: list[str] = []
+    for algo in ALGORITHM_DEFAULTS:
+        for name, path in presets(algo).items():
+            first, source = _comments(path.read_text(encoding="utf-8"))
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            given = ", ".join(f"`{key} {value}`" for key, value in _flat(values))
+            lines += [f"### {algo} {name}", "", f"{_sentence(first)}", ""]
+            lines += [f"{source}", ""] if source else []
+            lines += [f"Values: {given}.", ""]
+    return "\n".join(lines).strip()
+
+
+def _comments(text: str) -> tuple[str, str]:
+    """The first line, and the lines under it as one paragraph."""
+    comments = [
+        line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")
+    ]
+    return comments[0], " ".join(comments[1:])
+
+
+def _sentence(text: str) -> str:
+    text = text[0].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            flag = f"--{prefix}{key}".replace("_", "-")
+            yield flag, _plain(value)
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def filled(page: str) -> str:
+    """The page with both tables as they should be."""
+    for marker, content in (("options", options()), ("presets", preset_list())):
+        pattern = re.compile(rf"(<!-- {marker} -->).*?(<!-- /{marker} -->)", re.DOTALL)
+        if not pattern.search(page):
+            sys.exit(f"{PAGE} has no <!-- {marker} -->…<!-- /{marker} --> to fill")
+        page = pattern.sub(lambda found, new=content: f"{found[1]}\n{new}\n{found[2]}", page)
+    return page
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if stale")
+    check = parser.parse_args(arguments).check
+    before = PAGE.read_text(encoding="utf-8")
+    after = filled(before)
+    if check and before != after:
+        print(f"{PAGE.name} is stale; run python docs/generate.py", file=sys.stderr)
+        return 1
+    if not check:
+        PAGE.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
