@@ -85,7 +85,9 @@ ACTIONS = {
     "multidiscrete": spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1]),
     "multibinary": spaces.MultiBinary((2, 2)),
     "box": spaces.Box(np.float32([-1, 0]), np.float32([3, 0.5])),
-    "half infinite box": spaces.Box(np.array([-np.inf, 0.0]), np.array([np.inf, np.inf])),
+    "half infinite box": spaces.Box(
+        np.array([-np.inf, 0.0]), np.array([np.inf, np.inf]), dtype=np.float64
+    ),
     "whole numbers": spaces.Box(0, 5, (2,), np.int64),
     "number": spaces.Box(-1, 1, (), np.float32),
 }

@@ -88,7 +88,8 @@ class ObservationAdapter:
         if isinstance(found, tuple):  # one per choice, as a MultiDiscrete samples with
             found = np.concatenate([np.asarray(one) for one in found], -1)
         mask = np.asarray(found)
-        if mask.size != np.prod(shape):
+        lead = shape[:-1]
+        if mask.size != np.prod(shape) or mask.shape[: len(lead)] != lead:
             raise ValueError(f"{ACTION_MASK} of shape {mask.shape}, not {shape}")
         mask = mask.reshape(shape).astype(bool)
         begins = np.cumsum((0, *self.spec.mask[:-1]))

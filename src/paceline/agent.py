@@ -45,8 +45,10 @@ class Agent:
         """The action for one observation, or a list of actions for a batch of them.
 
         A batch of a Dict or Tuple space is a Dict or Tuple of batches. `action_mask` is for
-        environments that give theirs in `info`.
+        environments that give theirs in `info`; without one, everything is allowed.
         """
+        if action_mask is not None and not self.network.obs.mask:
+            raise BadInput("an action_mask for a policy that was trained without any")
         info = {} if action_mask is None else {ACTION_MASK: action_mask}
         try:
             rows = self._adapter.batched(obs)

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -62,6 +62,10 @@ def _mapping(value: Any) -> Any:
             "in Python, a callable env_id can close over anything else"
         ) from None
     return value
+
+
+def _or_none(value: Any) -> Any:
+    return None if value == "none" else value
 
 
 def _importable(value: Any) -> Any:
@@ -117,8 +121,8 @@ class Config:
     """end after this many iterations"""
     duration: Duration | None = None
     """end after this much time, such as 90s, 30m, 0.5h"""
-    stop_at_return: float | None = None
-    """end when the last 100 episodes' mean return reaches this"""
+    stop_at_return: Annotated[float | None, BeforeValidator(_or_none)] = None
+    """end when the last 100 episodes' mean return reaches this (`none`: never)"""
     init_from: str | None = None
     """start from the weights of this run or checkpoint, with fresh counters"""
 
@@ -196,6 +200,12 @@ class Config:
     given: ClassVar[Mapping[str, Any]] = {}
     """what was asked for, as opposed to filled in; each `Config` has its own"""
 
+    def replace(self, **changes: Any) -> Config:
+        """The same request with `changes`; what nobody asked for is filled in anew."""
+        from .configure import resolve
+
+        return resolve(self.given, changes)
+
     @property
     def algorithm(self) -> PPO | A2C:
         """The hyper-parameters of the chosen algorithm."""
@@ -215,11 +225,17 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data that `Config(**…)` turns into the same run again."""
-        plain = dataclasses.asdict(self) | {"preset": "none", "env_id": self.env_name}
+        plain: dict[str, Any] = {}
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            section = is_dataclass(value) and not isinstance(value, type)
+            plain[entry.name] = dataclasses.asdict(value) if section else value
+        plain |= {"preset": "none", "env_id": self.env_name}
         if self.encoder is not None:
             plain["encoder"] = name_of(self.encoder)
-        if self.log_jsonl:
-            plain["log_jsonl"] = str(Path(self.log_jsonl).absolute())
+        for name in ("log_jsonl", "init_from"):
+            if plain[name]:
+                plain[name] = str(Path(plain[name]).absolute())
         return json.loads(json.dumps(plain))
 
 
@@ -242,6 +258,8 @@ def _init(self: Config, **given: Any) -> None:
     """Config(...) in Python goes the same way as files and flags."""
     from .configure import resolve
 
+    if len(given) == len(dataclasses.fields(Config)) and given["preset"] == "auto":
+        given["preset"] = "none"  # by dataclasses.replace: all is said, and nothing left to fill
     self.__dict__.update(vars(resolve(given)))
 
 

@@ -84,9 +84,21 @@ def resolve(*given: Mapping[str, Any]) -> Config:
         if len(details) > MOST_SENTENCES:
             said.append(f"and {len(details) - MOST_SENTENCES:,} more like these")
         raise BadInput("\n".join(said)) from None
+    if divided := _dividing(config, explicit):
+        config = _adapter().validate_python(values | divided)
     _check(config)
     vars(config)["given"] = explicit
     return config
+
+
+def _dividing(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
+    """The nearest number of minibatches that fits, where nobody asked for the one that does not."""
+    rows = config.num_envs * config.rollout_steps
+    for name in ("minibatches", "batch_size"):
+        value = getattr(config, name)
+        if value and rows % value and explicit.get(name) is None and rows <= MOST_ROWS:
+            return {name: _nearest_divisor(rows, value) or 1}
+    return {}
 
 
 def fitted(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
@@ -141,7 +153,7 @@ def _other_version(env_id: str, known: list[str]) -> str | None:
     """What was tuned for one version of an environment serves its others."""
     name = env_id.rpartition("-v")[0]
     alike = [other for other in known if name and other.rpartition("-v")[0] == name]
-    return max(alike, default=None)
+    return max(alike, key=lambda other: (len(other), other), default=None)
 
 
 def load_file(path: str | Path) -> dict[str, Any]:
@@ -282,9 +294,14 @@ def _check(config: Config) -> None:
 
 
 def _divisor(rows: int, wanted: int) -> str:
+    number = _nearest_divisor(rows, wanted)
+    return f"the nearest that does is {number}" if number else "choose one that does"
+
+
+def _nearest_divisor(rows: int, wanted: int) -> int | None:
     """The nearest number that does divide, if it is not far away."""
     for distance in range(100_000):
         for number in (wanted - distance, wanted + distance):
             if 0 < number <= rows and rows % number == 0:
-                return f"the nearest that does is {number}"
-    return "choose one that does"
+                return number
+    return None

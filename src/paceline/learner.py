@@ -217,7 +217,7 @@ class Learner:
         """[T+1, B, ...] of a rollout's observations as rows, by part."""
         parts = self.module.spec.obs.split(obs)
         return {
-            name: torch.from_numpy(part).to(self._device).flatten(0, 1)
+            name: torch.from_numpy(part).to(self._device).flatten(0, 1).contiguous()
             for name, part in parts.items()
         }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from . import evaluation
 from .agent import Agent, from_checkpoint, locate
+from .checkpoint import Checkpoint
 from .envs import env_maker
 from .errors import BadInput
 from .files import replace_file
@@ -27,7 +28,7 @@ def load(source: str | Path, encoder: Encoder | None = None) -> Agent:
     """
     run = _run_of(Path(source))
     path, found = locate(source)
-    return from_checkpoint(path, found, encoder or _encoder_of(run))
+    return from_checkpoint(path, found, encoder or _encoder_of(run, found))
 
 
 def _run_of(source: Path) -> Path | None:
@@ -39,13 +40,12 @@ def _run_of(source: Path) -> Path | None:
     return run
 
 
-def _encoder_of(run: Path | None) -> Encoder | None:
-    """What the run's configuration names, unless it was an object, which has no name."""
-    return (
-        None
-        if run is None or _made_with(run).get("encoder_is_callable")
-        else run_config(run).encoder
-    )
+def _encoder_of(run: Path | None, found: Checkpoint) -> Encoder | None:
+    """What the run's configuration names, if there is one, and it was no object without a name."""
+    network = found.facts.get("network")
+    if run is None or not isinstance(network, dict) or network.get("encoder") is None:
+        return None
+    return None if _made_with(run).get("encoder_is_callable") else run_config(run).encoder
 
 
 def _made_with(run: Path) -> dict[str, Any]:
@@ -68,10 +68,10 @@ def evaluate_saved(
     if run is None and env_id is None:
         raise BadInput(f"{source} is not inside a run directory; say where to play with --env-id")
     config = run_config(run) if run else None
-    agent = from_checkpoint(path, found, _encoder_of(run))
+    agent = from_checkpoint(path, found, _encoder_of(run, found))
     if run is not None and env_id is None and _made_with(run).get("env_is_callable"):
         raise BadInput(
-            f"this run's environment was a Python object ({found.facts.get('env_id')}); evaluate "
+            "this run's environment was a Python object; evaluate "
             "it from Python with paceline.evaluate(paceline.load(run), that_object), or say where "
             "to play with --env-id"
         )
@@ -79,9 +79,8 @@ def evaluate_saved(
     options = options | {"vector": False}  # episodes with seeds of their own need single ones
     if env_id is not None:
         options = options | {"kwargs": {}}  # those were the other environment's
-    name = env_id or found.facts.get("env_id")
-    if not isinstance(name, str):
-        raise BadInput(f"{path / 'state.json'}: its env_id is {str(name)[:80]!r}, not a name")
+    # Never the checkpoint's word for it, which would be imported.
+    name = env_id or (config.env_name if config else "")
     result = evaluation.run(agent, env_maker(name, **options), episodes, sample)
     result = replace(result, checkpoint=str(path), env_id=name)
     if run is not None:

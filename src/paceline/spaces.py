@@ -175,17 +175,19 @@ def observation_spec(
     choices = act.choices if act else ()
     mask = choices if ACTION_MASK in (info or {}) else ()
     leaves = []
+    entries = 0
     for leaf in _leaves(space, ()):
-        if choices and leaf.path == (ACTION_MASK,):
-            if sum(choices) not in (leaf.size, np.prod(leaf.shape)):
-                raise BadInput(
-                    f"the observation's {ACTION_MASK} has {leaf.size} entries, "
-                    f"and there are {sum(choices)} actions to allow or not"
-                )
+        if choices and leaf.path[:1] == (ACTION_MASK,):
+            entries += int(np.prod(leaf.shape))
             mask = choices
         else:
             leaves.append(leaf)
-    if not leaves:
+    if entries and entries != sum(choices):
+        raise BadInput(
+            f"the observation's {ACTION_MASK} has {entries} entries, "
+            f"and there are {sum(choices)} actions to allow or not"
+        )
+    if not any(leaf.size for leaf in leaves):
         raise BadInput(f"the environment's observation space is {space}: there is nothing to see")
     return ObservationSpec(tuple(leaves), mask)
 

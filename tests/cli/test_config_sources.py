@@ -76,6 +76,19 @@ def test_an_environment_without_a_preset_waits_for_its_spaces():
     )
 
 
+def test_nobodys_number_of_minibatches_gives_way_and_a_given_one_does_not():
+    assert Config(preset="continuous", num_envs=4, rollout_steps=100).minibatches == 25
+    with pytest.raises(BadInput, match="does not divide"):
+        Config(preset="continuous", num_envs=4, rollout_steps=100, minibatches=32)
+
+
+def test_a_changed_request_is_filled_in_anew():
+    config = Config(env_id="Nothing-v0", lr=0.5).replace(env_id="CartPole-v1", seed=3)
+    assert (config.preset, config.lr, config.gamma, config.seed) == ("CartPole-v1", 0.5, 0.98, 3)
+    assert dataclasses.replace(Config(env_id="Nothing-v0"), seed=3).preset == "none"
+    assert Config(preset="CartPole-v1").replace(batch_size=64).minibatches is None
+
+
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "preset", "normalized"),
     [

@@ -6,11 +6,14 @@ from functools import partial
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
 from paceline.adapters import ObservationAdapter
+from paceline.errors import BadInput
 from paceline.spaces import action_spec, observation_spec
+from paceline.step import compiler_missing
 
 PAIRS = {
     **{
@@ -87,8 +90,6 @@ def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
 @pytest.mark.parametrize("pair", ["masked discrete-discrete", "masked dict-multidiscrete"])
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])
 def test_a_compiled_step_respects_masks_too(pair, algo, tmp_path):
-    from paceline.step import compiler_missing
-
     if missing := compiler_missing():
         pytest.skip(missing)
     plain = {"minibatches": 1, "epochs": 1} if algo == "a2c" else {}
@@ -127,8 +128,6 @@ def test_a_mask_leaves_entropy_and_choice_to_what_is_allowed(tmp_path):
 def test_a_mask_may_be_a_key_of_the_observation(tmp_path):
     class Keyed(Anything):
         def __init__(self):
-            from gymnasium import spaces
-
             super().__init__(OBSERVATIONS["box"], ACTIONS["discrete"], masked=True)
             inner = OBSERVATIONS["box"]
             self.inner = inner
@@ -158,3 +157,73 @@ def test_a_mask_that_allows_nothing_allows_everything():
     masks = (np.int8([0, 0, 0]), np.int8([0, 1]), np.int8([0, 0, 0, 0]))
     adapter.write(spec.split(stored), 0, observation.sample(), {"action_mask": masks})
     assert stored["mask"][0].tolist() == [True] * 3 + [False, True] + [True] * 4
+
+
+@pytest.mark.parametrize("pair", ["masked dict-discrete", "image and numbers-discrete"])
+def test_a_compiled_step_takes_whole_rollouts_of_several_parts(pair, tmp_path):
+    """No episode ends, so every row counts, and none is copied on its way to the learner."""
+    if missing := compiler_missing():
+        pytest.skip(missing)
+    observation, action, extras = PAIRS[pair]
+    env = partial(made, observation, action, **extras, length=10_000)
+    options = {"algo": "a2c", "compile": "on", "minibatches": 1, "epochs": 1, "rollout_steps": 5}
+    config, _ = config_of(pair, tmp_path / "run", steps=100, **options)
+    reports = list(paceline.train(config.replace(env_id=env)))
+    assert reports[-1].steps >= 100
+
+
+def test_a_mask_of_a_policy_without_any_is_refused(tmp_path):
+    config, env = config_of("dict-discrete", tmp_path / "run", steps=48)
+    list(paceline.train(config))
+    seen, _ = env().reset(seed=0)
+    with pytest.raises(BadInput, match="without any"):
+        paceline.load(tmp_path / "run").act(seen, action_mask=np.ones(4))
+
+
+def test_masks_that_come_and_go_are_named(tmp_path):
+    class Sometimes(Anything):
+        def reset(self, *, seed=None, options=None):
+            seen, info = super().reset(seed=seed)
+            self.resets = getattr(self, "resets", 0) + 1
+            return seen, info if self.resets > 1 else {}
+
+    env = partial(Sometimes, OBSERVATIONS["box"], ACTIONS["discrete"], masked=False)
+    config, _ = config_of("box-discrete", tmp_path / "run")
+    list(paceline.train(config.replace(env_id=env)))  # never a mask: nothing to say
+    masked = partial(Late, OBSERVATIONS["box"], ACTIONS["discrete"])
+    config, _ = config_of("box-discrete", tmp_path / "late")
+    with pytest.raises(paceline.EnvironmentFailed, match="had none in that of the first"):
+        list(paceline.train(config.replace(env_id=masked)))
+
+
+class Late(Anything):
+    """Speaks of masks from its second reset on."""
+
+    def reset(self, *, seed=None, options=None):
+        seen, info = super().reset(seed=seed)
+        self.resets = getattr(self, "resets", 0) + 1
+        return seen, info | ({"action_mask": np.ones(4)} if self.resets > 1 else {})
+
+
+def test_a_mask_in_the_observation_may_be_one_for_each_choice():
+    mask = spaces.Tuple([spaces.MultiBinary(3), spaces.MultiBinary(2), spaces.MultiBinary(4)])
+    space = spaces.Dict({"seen": OBSERVATIONS["box"], "action_mask": mask})
+    spec = observation_spec(space, action_spec(ACTIONS["multidiscrete"]))
+    assert (spec.mask, spec.size) == ((3, 2, 4), 3)
+    stored = np.zeros(1, spec.stored[1])
+    given = (np.int8([0, 1, 1]), np.int8([1, 0]), np.int8([0, 0, 0, 1]))
+    ObservationAdapter(spec).write(
+        spec.split(stored), 0, {"seen": np.zeros(3), "action_mask": given}, {}
+    )
+    assert stored["mask"][0].astype(int).tolist() == [0, 1, 1, 1, 0, 0, 0, 0, 1]
+
+
+def test_masks_of_a_batch_are_never_turned_round():
+    spec = observation_spec(
+        OBSERVATIONS["box"], action_spec(ACTIONS["discrete"]), {"action_mask": 1}
+    )
+    stored = np.zeros(3, spec.stored[1])
+    with pytest.raises(ValueError, match="action_mask of shape"):
+        ObservationAdapter(spec).write(
+            spec.split(stored), slice(None), np.zeros((3, 3)), {"action_mask": np.ones((4, 3))}
+        )

@@ -101,10 +101,8 @@ def hidden():
     del gym.registry["Hidden-v0"]
 
 
-def test_a_state_that_can_not_be_captured_is_announced_and_the_run_goes_on(
-    tmp_path, hidden, caplog
-):
-    with make_columns(hidden, 2, vector=True) as columns:
+def test_a_state_that_can_not_be_captured_is_announced(hidden, caplog):
+    with NativeColumns(hidden, {}, 2) as columns:
         assert columns.resume == "none"
     assert "can't be saved" in caplog.text
 
@@ -128,3 +126,98 @@ def test_make_vec_steps_it_too():
         assert envs.reset().shape == (4, 4)
         step = envs.step([0, 1, 0, 1])
     assert step.valid.all() and step.reward.tolist() == [1, 1, 1, 1]
+
+
+class Stepping(Hidden):
+    """Counts its steps in a list, where a copy that is stepped alongside would agree by chance."""
+
+    def reset(self, *, seed=None, options=None):
+        gym.vector.VectorEnv.reset(self, seed=seed)
+        self.count = [0]
+        return np.zeros((self.num_envs, 2), np.float32), {}
+
+    def step(self, action):
+        self.count[0] += 1
+        seen = np.full((self.num_envs, 2), self.count[0] % 7, np.float32)
+        never = np.zeros(self.num_envs, bool)
+        return seen, np.ones(self.num_envs), never, never, {}
+
+
+class Varied(Stepping):
+    """All of its state is numbers: one starts infinite, one changes its type. Beside it, text."""
+
+    def reset(self, *, seed=None, options=None):
+        gym.vector.VectorEnv.reset(self, seed=seed)
+        self.best, self.score, self.labels = -np.inf, 0, np.array(["left", "right"])
+        return np.zeros((self.num_envs, 2), np.float32), {}
+
+    def step(self, action):
+        noise = self.np_random.random(self.num_envs)
+        self.score = self.score + 0.5
+        self.best = max(self.best, float(noise.max()))
+        seen = np.stack([noise, np.full(self.num_envs, self.score % 9)], -1).astype(np.float32)
+        never = np.zeros(self.num_envs, bool)
+        return seen, noise, never, noise > 0.9, {}
+
+
+class Plain(gym.Env):
+    """The single form of those above."""
+
+    observation_space = gym.spaces.Box(-9, 9, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.zeros(2, np.float32), 1.0, self.time == 5, False, {}
+
+
+@pytest.fixture
+def registered():
+    for kind in (Stepping, Varied):
+        gym.register(f"{kind.__name__}-v0", vector_entry_point=kind, entry_point=Plain)
+    yield
+    for kind in (Stepping, Varied):
+        del gym.registry[f"{kind.__name__}-v0"]
+
+
+def test_a_state_that_is_equal_only_by_chance_is_found_out(registered):
+    with make_columns("Stepping-v0", 2, vector=True) as columns:
+        assert columns.resume == "none"
+
+
+def test_numbers_of_any_kind_are_brought_back(registered, tmp_path):
+    options = {"env_id": "Varied-v0", "total_steps": 1000, "normalize_obs": True}
+    list(paceline.train(config_of(tmp_path / "whole", **options)))
+    for report in paceline.train(config_of(tmp_path / "parts", **options)):
+        if report.iter == 3:
+            break
+    list(paceline.resume(tmp_path / "parts"))
+    one, other = (paceline.load(tmp_path / name).weights for name in ("whole", "parts"))
+    for name in one:
+        assert one[name].tobytes() == other[name].tobytes(), name
+
+
+def test_without_a_state_new_episodes_begin_and_it_is_said(registered, tmp_path, caplog):
+    config = config_of(tmp_path / "run", env_id="Stepping-v0", total_steps=400)
+    for report in paceline.train(config):
+        if report.iter == 2:
+            break
+    reports = list(paceline.resume(tmp_path / "run"))
+    assert "not exactly" in caplog.text
+    assert reports[-1].steps >= 400
+
+
+def test_what_differs_from_the_single_environment_is_refused_before_training(hidden, tmp_path):
+    with pytest.raises(BadInput, match="shows something else"):
+        list(paceline.train(config_of(tmp_path / "run", env_id=hidden)))
+
+
+def test_arguments_it_does_not_take_are_refused(tmp_path):
+    env = {"vector": True, "kwargs": {"gravitas": 3}}
+    with pytest.raises(BadInput, match="gravitas"):
+        list(paceline.train(config_of(tmp_path / "run", env=env)))

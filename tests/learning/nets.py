@@ -78,3 +78,30 @@ class Wrong(nn.Module):
 class NotAModule:
     def __init__(self, space):
         pass
+
+
+class InPlace(nn.Module):
+    def __init__(self, space):
+        super().__init__()
+        self.one = nn.Linear(space.shape[0], 4)
+
+    def forward(self, obs):
+        return self.one(obs.mul_(0.5))
+
+
+class Double(nn.Module):
+    def __init__(self, space):
+        super().__init__()
+        self.one = nn.Linear(space.shape[0], 4)
+
+    def forward(self, obs):
+        return self.one(obs).double()
+
+
+class Summed(nn.Module):
+    def __init__(self, space):
+        super().__init__()
+        self.one = nn.Linear(space.shape[0], 4)
+
+    def forward(self, obs):
+        return self.one(obs).sum(0, keepdim=True)

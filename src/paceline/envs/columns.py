@@ -19,7 +19,7 @@ import numpy as np
 from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array, Rollout
-from ..spaces import action_spec, observation_spec
+from ..spaces import ACTION_MASK, action_spec, observation_spec
 
 log = logging.getLogger("paceline")
 
@@ -44,7 +44,14 @@ class EnvColumns:
 
     resume: Literal["replay"] = "replay"
 
-    def __init__(self, make: EnvMaker, num_envs: int, seed: int = 0, first_column: int = 0) -> None:
+    def __init__(
+        self,
+        make: EnvMaker,
+        num_envs: int,
+        seed: int = 0,
+        first_column: int = 0,
+        masks: bool = True,
+    ) -> None:
         self._make, self.num_envs, self._seed, self.first_column = (
             make,
             num_envs,
@@ -61,9 +68,12 @@ class EnvColumns:
             self.observation_space = self._envs[0].observation_space
             self.action_space = self._envs[0].action_space
             self.act_spec = action_spec(self.action_space)
-            self.obs_spec = observation_spec(
-                self.observation_space, self.act_spec, self._first_info()
+            self.obs_spec = (
+                observation_spec(self.observation_space, self.act_spec, self._first_info())
+                if masks
+                else observation_spec(self.observation_space)
             )
+            self._maskable = masks and bool(self.act_spec.choices) and not self.obs_spec.mask
         except BadInput:
             self.close()
             raise
@@ -124,12 +134,10 @@ class EnvColumns:
                     observation, gain, terminated, truncated, info = step(action)
                     if views is not None:
                         adapter.write(views, i, observation, info)  # type: ignore[union-attr]
-                    else:
-                        if shape is not None and observation.shape != shape:
-                            raise ValueError(
-                                f"observation of shape {observation.shape}, not {shape}"
-                            )
+                    elif shape is None or getattr(observation, "shape", None) == shape:
                         obs[i] = observation
+                    else:
+                        self._write(obs, i, observation, info)  # refuses, if it has to
                     reward[i] = gain
                 except Exception as error:
                     self._fail(t, i, out, error)
@@ -157,10 +165,16 @@ class EnvColumns:
         self.episode[i] += 1
         self.started[i] = row
         try:
-            self._write(obs, i, *self._reset(i))
+            observation, info = self._reset(i)
+            self._write(obs, i, observation, info)
         except Exception as error:
             self._rebuild(i, row, error)
             return False
+        if self._maskable and ACTION_MASK in info:
+            raise EnvironmentFailed(
+                f"the environment of column {self.first_column + i} has an {ACTION_MASK} in the "
+                "info of this reset and had none in that of the first; give it always, or never"
+            )
         self.ended[i] = False
         return True
 

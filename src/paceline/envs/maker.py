@@ -26,29 +26,45 @@ def env_maker(
     vector: bool = False,
 ) -> EnvMaker:
     """Check `env_id` and its options, and return how to make one such environment."""
-    if vector:
-        _check_vector(env_id, frame_stack, wrappers)
     kwargs = kwargs or {}
     suite, name = "gym", env_id
     if isinstance(env_id, str) and env_id.partition(":")[0] in SUITES:
         suite, _, name = env_id.partition(":")
     make: EnvMaker = imported(SUITES, suite)(name, kwargs, time_limit, wrappers)
+    if vector:
+        _check_vector(env_id, frame_stack, wrappers)
     if frame_stack > 1:
         make = _stacked(make, frame_stack)
     return make
 
 
 def make_columns(
-    env_id: EnvId, num_envs: int, seed: int = 0, first_column: int = 0, **options: Any
+    env_id: EnvId,
+    num_envs: int,
+    seed: int = 0,
+    first_column: int = 0,
+    masks: bool = True,
+    **options: Any,
 ) -> EnvColumns | NativeColumns:
     """`num_envs` environments side by side; with `vector` in their own vector implementation."""
     make = env_maker(env_id, **options)
     if not options.get("vector"):
-        return EnvColumns(make, num_envs, seed, first_column)
+        return EnvColumns(make, num_envs, seed, first_column, masks)
     kwargs = dict(options.get("kwargs") or {})
     if options.get("time_limit"):
         kwargs["max_episode_steps"] = options["time_limit"]
-    return NativeColumns(str(env_id).removeprefix("gym:"), kwargs, num_envs, seed, first_column)
+    native = NativeColumns(str(env_id).removeprefix("gym:"), kwargs, num_envs, seed, first_column)
+    try:
+        with EnvColumns(make, 1, seed) as single:
+            if (single.obs_spec, single.act_spec) != (native.obs_spec, native.act_spec):
+                raise BadInput(
+                    f"env.vector: {env_id} shows something else in its vector implementation, or "
+                    "has action masks there that can't be asked for; leave --env.vector off"
+                )
+    except BaseException:
+        native.close()
+        raise
+    return native
 
 
 def _check_vector(env_id: EnvId, frame_stack: int, wrappers: tuple[str, ...]) -> None:

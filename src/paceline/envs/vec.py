@@ -91,6 +91,7 @@ def make_vec(
         env_id,
         num_envs,
         seed,
+        masks=False,  # a mask is shown like the rest of an observation, for the caller to apply
         kwargs=kwargs,
         time_limit=time_limit,
         frame_stack=frame_stack,

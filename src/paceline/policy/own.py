@@ -35,8 +35,13 @@ class OwnEncoder(nn.Module):
             torch.manual_seed(SEED)
             self.module = _made(encoder, obs).eval()
             _check(self.module)
+            trial = _trial(obs)
+            before = [part.clone() for part in trial]
             try:
-                found = self.forward(_blank(obs))
+                found = self.forward(trial if len(trial) > 1 else trial[0])
+                _check_features(found, rows=len(before[0]))
+                if not all(map(torch.equal, before, trial)):
+                    raise ValueError("it changes its input in place, which others still need")
             except Exception as error:
                 raise BadInput(
                     f"encoder {name_of(encoder)} can't read an observation of {space_of(obs)}: "
@@ -88,14 +93,20 @@ def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
     return assembled(values())
 
 
-def _blank(obs: ObservationSpec) -> Any:
-    """Two observations of nothing."""
-    parts = tuple(
-        torch.from_numpy(np.zeros((2, *shape), dtype))
+def _trial(obs: ObservationSpec) -> tuple[Tensor, ...]:
+    """Two observations to try an encoder on."""
+    return tuple(
+        torch.from_numpy(np.full((2, *shape), 0 if name == "index" else -1).astype(dtype))
         for name, (shape, dtype) in obs.parts.items()
         if name != "mask"
     )
-    return parts if len(parts) > 1 else parts[0]
+
+
+def _check_features(found: Tensor, rows: int) -> None:
+    if found.dtype != torch.float32:
+        raise TypeError(f"its features are {found.dtype}, not float32")
+    if len(found) != rows or found.shape[1] == 0:
+        raise ValueError(f"its features are {tuple(found.shape)}, for {rows} observations")
 
 
 def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:

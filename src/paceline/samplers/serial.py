@@ -126,9 +126,9 @@ class Serial:
 
     def _check(self, state: dict[str, Any]) -> None:
         """`ValueError` for what no sampler of this kind can have saved."""
-        template = self._mark()
-        template.pop("stream", None)  # a generator's state has no fixed length
-        fitting(state, template)
+        # What an environment keeps of itself is its own affair, and of no fixed shape.
+        mark = self._mark().items()
+        fitting(state, {k: v for k, v in mark if k != "stream" and not k.startswith("env.")})
         row, ended = int(state["row"]), state["ended"]
         for name in ("row", "started", "length", "rollouts"):
             if not 0 <= state[name].min() <= state[name].max() <= MOST:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..envs import Columns
@@ -39,27 +41,25 @@ def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Arr
     `begun` is how many steps each column's episode had at the rollout's start.
     """
     reward = rollout.reward
-    bad = np.zeros(rollout.first.shape, bool)
-    culprit = None
-    for name, part in spec.split(rollout.obs).items():
-        before = bad.any()
+    shape = rollout.first.shape
+    parts = spec.split(rollout.obs)
+    wrong: dict[str, Any] = {}
+    for name, part in parts.items():
         if name == "index":
-            bad |= (part < spec.start) | (part >= spec.start + spec.size)
+            wrong[name] = (part < spec.start) | (part >= spec.start + spec.size)
         elif part.dtype.kind == "f" and not _finite_sum(part):
-            bad |= ~np.isfinite(part).reshape(*bad.shape, -1).all(-1)
-        if bad.any() and not before:
-            culprit = part
-    bad_obs = bad.copy()
+            wrong[name] = ~np.isfinite(part.reshape(*shape, -1)).all(-1)
+    bad = np.logical_or.reduce([np.zeros(shape, bool), *wrong.values()])
     bad[1:] |= ~np.isfinite(reward)
     if not bad.any():
         return
     t, i = np.argwhere(bad)[0]
     starts = np.flatnonzero(rollout.first[: t + 1, i])
     step = t - starts[-1] if len(starts) else begun[i] + t
-    if bad_obs[t, i] and culprit is not None:
-        what = f"the observation {np.array2string(culprit[t, i], threshold=8)}"
-    else:
-        what = f"the reward {reward[t - 1, i]}"
+    what = f"the reward {reward[t - 1, i]}"
+    for name in wrong:
+        if wrong[name][t, i]:
+            what = f"the observation {np.array2string(parts[name][t, i], threshold=8)}"
     raise EnvironmentFailed(
         f"the environment of column {first_column + i} returned {what} at step {step} of its "
         "episode; observations and rewards must be finite and within their space"
