@@ -106,13 +106,8 @@ def published(network: NetworkSpec, weights: dict[str, Array]) -> Array:
 def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
     """The checkpoint that `source`, a run or a checkpoint itself, stands for."""
     path = Path(source)
-    if path.is_symlink():
-        target = path.readlink()
-        beside = path.with_name(target.name)
-        inside = path.parent.name == "checkpoints"
-        if inside and str(target) != target.name:
-            raise BadInput(f"{path} is a link to somewhere else")
-        path = beside if inside else path.resolve()
+    if path.is_symlink() and path.name != "best":
+        path = path.resolve()  # the user's own link
     if (path / checkpoint.MANIFEST).exists():
         try:
             return path, checkpoint.load(path)

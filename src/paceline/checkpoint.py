@@ -113,7 +113,12 @@ def best_of(folder: Path) -> Path | None:
 
 
 def load(path: Path) -> Checkpoint:
-    """A whole checkpoint, or `Damaged` with the cause."""
+    """A whole checkpoint, or `Damaged` with the cause. Of links, only `best` may be one."""
+    if path.name == "best" and path.is_symlink():
+        target = path.readlink()
+        if str(target) != target.name:
+            raise Damaged(f"{path} is a link to somewhere else")
+        path = path.with_name(target.name)
     manifest = _parsed(path, MANIFEST, _read(path, MANIFEST, MOST_JSON), json.loads)
     contents = {name: _verified(path, name, manifest) for name in FILES}
     return Checkpoint(

@@ -149,7 +149,6 @@ class Recorder:
                 "best": progress.best,
                 "evaluated": evaluated,
                 "network": network_facts(parts.network),
-                "env_id": self._config.env_name,
                 "config": fixed(self._config),
             },
         )

@@ -17,7 +17,7 @@ from . import checkpoint, machine
 from .config import BUDGETS, Config
 from .configure import load_file, resolve
 from .errors import BadInput, StoppedEarly
-from .files import TEMPORARY, read_plain, replace_file, strange
+from .files import read_plain, replace_file, strange
 from .machine import Choices
 from .metrics import cut_back
 
@@ -157,18 +157,12 @@ def refuse_strange(run: Path) -> None:
             raise BadInput(f"{run / name} {cause}; remove it if you trust the rest")
     ours: list[Path] = []
     try:
-        for folder in (run, checkpoints):
-            left = (TEMPORARY, checkpoint.DAMAGED)
-            ours += [path for path in folder.glob(".*") if path.name.startswith(left)]
-        ours += checkpoint.saved(checkpoints)
+        ours += [*checkpoints.glob(f"{checkpoint.DAMAGED}*"), *checkpoint.saved(checkpoints)]
     except OSError as error:
         raise BadInput(f"{run} can't be read: {error.strerror}") from None
     for path in ours:
         if cause := strange(path):
             raise BadInput(f"{path} {cause}; remove it if you trust the rest")
-    best = checkpoints / "best"
-    if best.is_symlink() and not best.readlink().name == str(best.readlink()):
-        raise BadInput(f"{best} is a link to somewhere else; remove it if you trust the rest")
 
 
 def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:

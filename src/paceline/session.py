@@ -196,8 +196,8 @@ def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choi
     for name, key in (("env_id", "env_is_callable"), ("encoder", "encoder_is_callable")):
         if made_with.get(key) and name not in objects:
             raise BadInput(
-                f"this run's {name} was a Python object ({getattr(config, name)}); resume it from "
-                f"Python with paceline.resume(run, {name}=that_object)"
+                f"this run's {name} was a Python callable ({getattr(config, name)}); resume it "
+                f"from Python with paceline.resume(run, {name}=that_callable)"
             )
     return config, choices
 

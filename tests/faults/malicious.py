@@ -504,11 +504,6 @@ for _name, _value in (
     ("network.encoder", "nothing:Here"),
     ("network.normalize_obs", True),
     ("network", []),
-    ("env_id", 5),
-    ("env_id", None),
-    ("env_id", ["CartPole-v1"]),
-    ("env_id", {"a": 1}),
-    ("env_id", "$(touch canary)"),
 ):
     fact(_name, _value, EVAL)
 for _name, _value in (
@@ -541,15 +536,20 @@ for _name in ("iter", "recent", "config", "evaluated"):
         "state.json",
         RESUME,
     )
-for _name in ("network", "env_id"):
-    case(
-        f"state.json without {_name}",
-        lambda scene, name=_name: scene.change_json(
-            "state.json", lambda facts: facts.pop(name) and None
-        ),
-        "state.json",
-        EVAL,
-    )
+case(
+    "state.json without network",
+    lambda scene: scene.change_json("state.json", lambda facts: facts.pop("network") and None),
+    "state.json",
+    EVAL,
+)
+case(
+    "state.json with an environment of its own",
+    lambda scene: scene.change_json(
+        "state.json", lambda facts: facts.update(env_id="antigravity:Evil-v0")
+    ),
+    "",
+    NONE,
+)
 
 
 # Manifests.

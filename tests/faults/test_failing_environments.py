@@ -78,8 +78,8 @@ class Mishap(gym.Env):
 gym.register("Mishap-v0", Mishap)
 """
 FLAGS = shlex.split(
-    "--env-id mishaps:Mishap-v0 --num-envs 4 --rollout-steps 20 --total-iters 12 --eval-episodes 2 "
-    "--save-every 1 --hidden 16"
+    "--env-id mishaps:Mishap-v0 --preset none --num-envs 4 --rollout-steps 20 --total-iters 12 "
+    "--eval-episodes 2 --save-every 1 --hidden 16"
 )
 
 

@@ -20,6 +20,7 @@ def trained(tmp_path, env_id, kwargs=None, **options):
     folder = tmp_path / "run"
     config = paceline.Config(
         env_id=env_id,
+        preset="none",
         env={"kwargs": kwargs or {}},
         output_dir=str(folder),
         track="none",
