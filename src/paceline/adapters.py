@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from operator import index
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -15,27 +16,36 @@ Views = Mapping[str, Array]
 """Stored observations by part (`ObservationSpec.split`)."""
 
 
+class _Coder(NamedTuple):
+    """Where a leaf is stored; and of each one-hot feature, which choice and value it stands for."""
+
+    leaf: Leaf
+    part: str
+    place: slice
+    owner: Array
+    meaning: Array
+
+
+def _coders(spec: ObservationSpec) -> Iterator[_Coder]:
+    at = images = 0
+    for leaf in spec.leaves:
+        owner = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
+        begins = np.array(leaf.starts, int) - np.cumsum((0, *leaf.sizes))[: len(leaf.sizes)]
+        meaning = np.arange(len(owner)) + begins[owner]
+        if leaf.kind == "image":
+            yield _Coder(leaf, f"image{images}", slice(0), owner, meaning)
+            images += 1
+        else:
+            yield _Coder(leaf, "vector", slice(at, at + leaf.size), owner, meaning)
+            at += leaf.size
+
+
 class ObservationAdapter:
     """Writes observations, as an environment gives them, into stored ones; and reads them back."""
 
     def __init__(self, spec: ObservationSpec) -> None:
         self.spec = spec
-        self._coders: list[tuple[Leaf, str, slice, Array, Array]] = []
-        at = images = 0
-        for leaf in spec.leaves:
-            if leaf.kind == "image":
-                part, place = f"image{images}", slice(0)
-                images += 1
-            else:
-                part, place = "vector", slice(at, at + leaf.size)
-                at += leaf.size
-            # Which choice each one-hot feature belongs to, and which of its values it stands for.
-            owner = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
-            values = [
-                np.arange(n) + first for n, first in zip(leaf.sizes, leaf.starts, strict=True)
-            ]
-            meaning = np.concatenate(values) if values else owner
-            self._coders.append((leaf, part, place, owner, meaning))
+        self._coders = list(_coders(spec))
 
     def write(
         self, views: Views, where: int | slice, observation: Any, info: Mapping[str, Any]
@@ -43,28 +53,24 @@ class ObservationAdapter:
         """Put an observation in row `where`, or a batch of them in the rows of a slice."""
         if self.spec.kind == "discrete":
             leaf = self.spec.leaves[0]
-            index = np.asarray(_at(observation, leaf.path))
-            _check_choices(leaf, index[..., None])
-            views["index"][where] = index
+            chosen = np.asarray(_at(observation, leaf.path))
+            _check_choices(leaf, chosen[..., None])
+            views["index"][where] = chosen
         else:
             for coder in self._coders:
-                self._write_leaf(views, where, observation, *coder)
+                self._write_leaf(views[coder.part], where, _at(observation, coder.leaf.path), coder)
         if self.spec.mask:
             views["mask"][where] = self._mask(observation, info, views["mask"][where].shape)
 
-    def _write_leaf(
-        self,
-        views: Views,
-        where: int | slice,
-        observation: Any,
-        leaf: Leaf,
-        part: str,
-        place: slice,
-        owner: Array,
-        meaning: Array,
-    ) -> None:
-        value, stored = np.asarray(_at(observation, leaf.path)), views[part]
-        lead = () if isinstance(where, int) else stored.shape[:1]
+    def _write_leaf(self, stored: Array, where: int | slice, value: Any, coder: _Coder) -> None:
+        leaf, place, single = coder.leaf, coder.place, isinstance(where, int)
+        if single and leaf.kind == "choices" and leaf.shape == ():  # the common case, quickly
+            chosen = index(value) - leaf.starts[0]
+            if 0 <= chosen < leaf.sizes[0]:
+                stored[where, place] = 0
+                stored[where, place.start + chosen] = 1
+                return
+        value, lead = np.asarray(value), () if single else stored.shape[:1]
         if value.shape != (*lead, *leaf.shape):
             raise ValueError(
                 f"observation{_place(leaf.path)} of shape {value.shape}, not {(*lead, *leaf.shape)}"
@@ -74,9 +80,9 @@ class ObservationAdapter:
         elif leaf.kind == "numbers":
             stored[where, place] = value.reshape(*lead, -1)
         else:
-            chosen = value.reshape(*lead, -1)
-            _check_choices(leaf, chosen)
-            stored[where, place] = chosen[..., owner] == meaning
+            several = value.reshape(*lead, -1)
+            _check_choices(leaf, several)
+            stored[where, place] = several[..., coder.owner] == coder.meaning
 
     def _mask(self, observation: Any, info: Mapping[str, Any], shape: tuple[int, ...]) -> Array:
         """The actions that are allowed; where nothing is said, or none of a choice is, all."""
