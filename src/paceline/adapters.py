@@ -46,6 +46,7 @@ class ObservationAdapter:
     def __init__(self, spec: ObservationSpec) -> None:
         self.spec = spec
         self._coders = list(_coders(spec))
+        self._choices = np.cumsum((0, *spec.mask[:-1]))
 
     def write(
         self, views: Views, where: int | slice, observation: Any, info: Mapping[str, Any]
@@ -53,14 +54,16 @@ class ObservationAdapter:
         """Put an observation in row `where`, or a batch of them in the rows of a slice."""
         if self.spec.kind == "discrete":
             leaf = self.spec.leaves[0]
-            chosen = np.asarray(_at(observation, leaf.path))
-            _check_choices(leaf, chosen[..., None])
-            views["index"][where] = chosen
+            seen = _at(observation, leaf.path)
+            if not (isinstance(where, int) and 0 <= index(seen) - leaf.starts[0] < leaf.sizes[0]):
+                seen = np.asarray(seen)
+                _check_choices(leaf, seen[..., None])
+            views["index"][where] = seen
         else:
             for coder in self._coders:
                 self._write_leaf(views[coder.part], where, _at(observation, coder.leaf.path), coder)
         if self.spec.mask:
-            views["mask"][where] = self._mask(observation, info, views["mask"][where].shape)
+            self._write_mask(views["mask"][where], observation, info)
 
     def _write_leaf(self, stored: Array, where: int | slice, value: Any, coder: _Coder) -> None:
         leaf, place, single = coder.leaf, coder.place, isinstance(where, int)
@@ -84,23 +87,26 @@ class ObservationAdapter:
             _check_choices(leaf, several)
             stored[where, place] = several[..., coder.owner] == coder.meaning
 
-    def _mask(self, observation: Any, info: Mapping[str, Any], shape: tuple[int, ...]) -> Array:
+    def _write_mask(self, mask: Array, observation: Any, info: Mapping[str, Any]) -> None:
         """The actions that are allowed; where nothing is said, or none of a choice is, all."""
         found = info.get(ACTION_MASK)
         if found is None and isinstance(observation, Mapping):
             found = observation.get(ACTION_MASK)
-        if found is None:
-            return np.ones(shape, bool)
         if isinstance(found, tuple):  # one per choice, as a MultiDiscrete samples with
             found = np.concatenate([np.asarray(one) for one in found], -1)
-        mask = np.asarray(found)
-        lead = shape[:-1]
-        if mask.size != np.prod(shape) or mask.shape[: len(lead)] != lead:
-            raise ValueError(f"{ACTION_MASK} of shape {mask.shape}, not {shape}")
-        mask = mask.reshape(shape).astype(bool)
-        begins = np.cumsum((0, *self.spec.mask[:-1]))
-        some = np.logical_or.reduceat(mask, begins, axis=-1)
-        return mask if some.all() else mask | ~np.repeat(some, self.spec.mask, axis=-1)
+        if found is not None and np.shape(found) != mask.shape:
+            lead, shape = mask.shape[:-1], np.shape(found)
+            if np.prod(shape) != mask.size or shape[: len(lead)] != lead:
+                raise ValueError(f"{ACTION_MASK} of shape {shape}, not {mask.shape}")
+            found = np.reshape(found, mask.shape)
+        mask[...] = True if found is None else found
+        if mask.ndim == len(self.spec.mask) == 1:  # the common case, quickly
+            if not mask.any():
+                mask[:] = True
+            return
+        some = np.logical_or.reduceat(mask, self._choices, axis=-1)
+        if not some.all():
+            mask |= ~np.repeat(some, self.spec.mask, axis=-1)
 
     def read(self, obs: Array) -> Any:
         """Stored observations [R, ...] in the structure that the environment gives them in."""
