@@ -101,6 +101,11 @@ def _circumstances(cases: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(lines)
 
 
+def _score(score: float) -> str:
+    """With as many decimals as its size leaves room for."""
+    return f"{score:,.{0 if abs(score) >= 1000 else 1 if abs(score) >= 10 else 2}f}"
+
+
 def _learning_row(result: Mapping[str, Any]) -> Row:
     options, runs = result["options"], result["runs"]
     scores, steps = [run["mean"] for run in runs], [run["steps"] for run in runs]
@@ -109,8 +114,8 @@ def _learning_row(result: Mapping[str, Any]) -> Row:
         options["algo"],
         f"{min(steps):,} to {max(steps):,}" if len(set(steps)) > 1 else f"{steps[0]:,}",
         " ".join(str(run["seed"]) for run in runs),
-        f"{statistics.mean(scores):.1f}",
-        " ".join(f"{score:.1f}" for score in scores),
+        _score(statistics.mean(scores)),
+        " ".join(_score(score) for score in scores),
         _command("learning.py", options),
     )
 
