@@ -193,8 +193,10 @@ class ActionAdapter:
     is clipped. The policy's own action, which the learner needs, stays as it was drawn.
     """
 
-    def __init__(self, spec: ActionSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: ActionSpec, ints: bool = False) -> None:
+        """With `ints`, discrete actions are plain ones, where the environment is known to take them:
+        numpy's own, which is what a space samples, take longer to compare."""
+        self._spec, self._ints = spec, ints and spec.kind == "discrete"
         self._starts = np.array(spec.starts or spec.start)
         if spec.kind == "box":
             self._whole = not np.issubdtype(np.dtype(spec.dtype), np.floating)
@@ -221,6 +223,8 @@ class ActionAdapter:
     def __call__(self, action: Array) -> list[Any]:
         """One entry per column, each as its environment expects it."""
         seen = self.batch(action)
+        if self._ints:
+            return seen.tolist()
         if seen.ndim == 1 and self._spec.kind != "discrete":
             return [seen[i, ...] for i in range(len(seen))]  # arrays without axes, not numbers
         return list(seen)

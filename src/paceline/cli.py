@@ -231,5 +231,5 @@ def _list(arguments: list[str]) -> int:
     for name in wanted:
         print(f"{name}:")
         for entry, text in LISTS[name]():
-            print(f"  {entry:<28} {text}")
+            print(f"  {entry:<32} {text}")
     return 0

@@ -65,6 +65,7 @@ class Step:
         self.buffer = flat.weights.new_zeros(self._size + len(self.names))
         self.moments = [torch.zeros_like(flat.weights) for _ in range(optimizer.moments)]
         self.count = 0
+        self._remaining = 1.0, _scalar(1.0)
         self._gradient: Compiled | None = None
         self._move: Compiled | None = None
         gradients = flat.layout.views(self.buffer[: self._size])
@@ -84,7 +85,9 @@ class Step:
             total.backward()  # adds into the buffer, of which every parameter's .grad is a view
             self.buffer[self._size :] = sums
             return self.buffer
-        inputs = [self._flat.weights, _scalar(remaining), *rows.tensors()]
+        if remaining != self._remaining[0]:
+            self._remaining = remaining, _scalar(remaining)
+        inputs = [self._flat.weights, self._remaining[1], *rows.tensors()]
         if self._gradient is None:
             self._gradient = compiled(self._pure_gradient, inputs)
         return self.buffer.copy_(self._gradient(*inputs)[0])

@@ -80,7 +80,8 @@ class EnvColumns:
         except Exception as error:
             self.close()
             raise EnvironmentFailed(f"the environment can't be made: {describe(error)}") from error
-        self.adapt = ActionAdapter(self.act_spec)
+        gymnasiums = type(self._envs[0].unwrapped).__module__.startswith("gymnasium.envs.")
+        self.adapt = ActionAdapter(self.act_spec, ints=gymnasiums)
         """from a policy's actions to what `step` takes"""
         self._adapter = None if self.obs_spec.plain else ObservationAdapter(self.obs_spec)
         # A discrete observation may be a plain int, which has no shape to compare.
