@@ -194,7 +194,7 @@ class ActionAdapter:
     """
 
     def __init__(self, spec: ActionSpec, ints: bool = False) -> None:
-        """With `ints`, discrete actions are plain ones, where the environment is known to take them:
+        """With `ints`, discrete actions are plain ones, for environments known to take them:
         numpy's own, which is what a space samples, take longer to compare."""
         self._spec, self._ints = spec, ints and spec.kind == "discrete"
         self._starts = np.array(spec.starts or spec.start)
