@@ -144,14 +144,17 @@ class Learner:
         plan, step, limit = self._plan, self._step, self._algorithm.target_kl
         size = len(rows.weight) // plan.minibatches
         total, made = torch.zeros(len(step.names), device=self._device), 0
+        alone = self._sync.size == 1 and limit is None
         for epoch in range(plan.epochs):
             shuffled = self._shuffled(rows, rollout, epoch)
             for minibatch in shuffled.split(size):
-                buffer = step.gradient(minibatch, remaining)
-                self._sum(buffer)
-                if limit is not None and step.mean_of("approx_kl") > 1.5 * limit:
-                    return (total / max(made, 1)).tolist()
-                total += step.apply(lr)
+                if alone:
+                    total += step.whole(minibatch, remaining, lr)
+                else:
+                    self._sum(step.gradient(minibatch, remaining))
+                    if limit is not None and step.mean_of("approx_kl") > 1.5 * limit:
+                        return (total / max(made, 1)).tolist()
+                    total += step.apply(lr)
                 made += 1
         return (total / made).tolist()
 

@@ -65,8 +65,8 @@ class Step:
         self.buffer = flat.weights.new_zeros(self._size + len(self.names))
         self.moments = [torch.zeros_like(flat.weights) for _ in range(optimizer.moments)]
         self.count = 0
-        self._remaining = 1.0, _scalar(1.0)
         self._gradient: Compiled | None = None
+        self._both: Compiled | None = None
         self._move: Compiled | None = None
         gradients = flat.layout.views(self.buffer[: self._size])
         self._frozen: set[str] = set()
@@ -85,9 +85,7 @@ class Step:
             total.backward()  # adds into the buffer, of which every parameter's .grad is a view
             self.buffer[self._size :] = sums
             return self.buffer
-        if remaining != self._remaining[0]:
-            self._remaining = remaining, _scalar(remaining)
-        inputs = [self._flat.weights, self._remaining[1], *rows.tensors()]
+        inputs = [self._flat.weights, _scalar(remaining), *rows.tensors()]
         if self._gradient is None:
             self._gradient = compiled(self._pure_gradient, inputs)
         return self.buffer.copy_(self._gradient(*inputs)[0])
@@ -104,6 +102,18 @@ class Step:
         if self._move is None:
             self._move = compiled(functionalize(self._pure_move), inputs)
         return self._move(*inputs)[0]
+
+    def whole(self, rows: Rows, remaining: float, lr: float) -> Tensor:
+        """`gradient` and `apply` at once, where nobody has a say in between."""
+        if not self._compile:
+            self.gradient(rows, remaining)
+            return self.apply(lr)
+        self.count += 1
+        numbers = [*self._optimizer.numbers(lr, self.count), remaining]
+        inputs = [*map(_scalar, numbers), self._flat.weights, *self.moments, *rows.tensors()]
+        if self._both is None:
+            self._both = compiled(functionalize(self._pure_whole), inputs)
+        return self._both(*inputs)[0]
 
     def mean_of(self, term: str) -> float:
         """A term's mean over the minibatch whose gradient is in the buffer."""
@@ -123,6 +133,14 @@ class Step:
 
         gradient, sums = grad(objective, has_aux=True)(flat)
         return [torch.cat([gradient, sums])]
+
+    def _pure_whole(
+        self, rate: Any, floor: Any, remaining: Any, weights: Tensor, *tensors: Tensor
+    ) -> list[Tensor]:
+        """Both of them, one after the other."""
+        moments, rows = tensors[: len(self.moments)], tensors[len(self.moments) :]
+        (buffer,) = self._pure_gradient(weights, remaining, *rows)
+        return self._pure_move(rate, floor, buffer, weights, *moments)
 
     def _pure_move(self, rate: Any, floor: Any, *tensors: Tensor) -> list[Tensor]:
         """Divide, clip, move: changes the weights and moments among `tensors` and nothing else."""
