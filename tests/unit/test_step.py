@@ -16,7 +16,7 @@ from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
 from paceline.spaces import ActionSpec, observation_spec
-from paceline.step import Objective, Step
+from paceline.step import Objective, Step, compiler_missing
 
 OBS = observation_spec(spaces.Box(-1, 1, (3,)))
 ACTIONS = {
@@ -169,3 +169,29 @@ def test_a_minibatch_without_a_single_row_that_counts_moves_nothing():
     assert step.apply(1.0).tolist() == [0.0] * len(step.names)
     for old, new in zip(before, module.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+@pytest.mark.parametrize("compiling", [False, True])
+def test_a_step_in_one_call_is_the_step_in_two_to_the_bit(kind, compiling):
+    if compiling and (missing := compiler_missing()):
+        pytest.skip(missing)
+    results = []
+    for whole in (False, True):
+        module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,)))
+        module.initialize(0)
+        flat = Flat(module, torch.device("cpu"))
+        step = Step(Objective(module, PPO()), flat, RMSprop(eps=1e-5), 0.5, compiling)
+        terms = []
+        for seed in range(3):
+            rows = some_rows(module, kind, 16, seed)
+            if whole:
+                terms.append(step.whole(rows, 0.7, 1e-2).clone())
+            else:
+                step.gradient(rows, 0.7)
+                terms.append(step.apply(1e-2).clone())
+        results.append((flat.weights.clone(), torch.stack(terms), step.count))
+    (one, ours, steps), (other, theirs, again) = results
+    assert steps == again == 3
+    assert torch.equal(one, other)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
