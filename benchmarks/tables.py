@@ -94,7 +94,7 @@ def _circumstances(cases: Iterable[Mapping[str, Any]]) -> list[str]:
         software = ", ".join(f"{package} {version}" for package, version in versions.items())
         threads = sorted(set(case["threads"].values()))
         lines[
-            f"Peers: median (smallest to largest) of {case['rounds']} interleaved rounds on "
+            f"Peers: median (smallest to largest) of interleaved rounds on "
             f"{case['cpu']}, {case['cpus']} CPUs; {' or '.join(map(str, threads))} thread a side; "
             f"{software}."
         ] = None

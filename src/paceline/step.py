@@ -165,7 +165,9 @@ def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Com
 
     config.compile_threads = 1  # no pool of processes to leave behind
     with torch.no_grad():
-        return inductor(make_fx(function)(*inputs), inputs)  # type: ignore[arg-type]
+        # Tracing executes the function, and what that changes must not be ours.
+        copies = [tensor.clone() for tensor in inputs]
+        return inductor(make_fx(function)(*copies), inputs)  # type: ignore[arg-type]
 
 
 def _scalar(value: float) -> Tensor:

@@ -100,7 +100,7 @@ def test_every_peer_of_a_case_and_every_way_of_ppo_speed_has_its_row(tables, res
 
 def test_the_speed_table_says_on_what_it_was_measured(tables, results):
     assert tables.speed(results).splitlines()[-1] == (
-        "Peers: median (smallest to largest) of 3 interleaved rounds on Some CPU, 2 CPUs; "
+        "Peers: median (smallest to largest) of interleaved rounds on Some CPU, 2 CPUs; "
         "1 thread a side; torch 9.1, paceline 0.1, stable-baselines3 8.2."
     )
 
