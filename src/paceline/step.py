@@ -25,6 +25,7 @@ from .policy.actor_critic import ActorCritic
 from .policy.flat import Flat
 
 Compiled = Callable[..., list[Tensor]]
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class Objective(nn.Module):
@@ -159,9 +160,13 @@ def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Com
     Straight to Inductor: `torch.compile` checks its guards at every call, which takes longer than
     a whole optimiser step, and is three times as long in compiling.
     """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_directory()))
     from torch._inductor import compile as inductor
     from torch._inductor import config
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # torch may have put its own choice there, in /tmp, which nobody asked for or cleans up.
+    if os.environ.get(CACHE) in (None, default_cache_dir()):
+        os.environ[CACHE] = str(_cache_directory())
 
     config.compile_threads = 1  # no pool of processes to leave behind
     with torch.no_grad():

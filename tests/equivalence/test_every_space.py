@@ -181,15 +181,6 @@ def test_a_mask_of_a_policy_without_any_is_refused(tmp_path):
 
 
 def test_masks_that_come_and_go_are_named(tmp_path):
-    class Sometimes(Anything):
-        def reset(self, *, seed=None, options=None):
-            seen, info = super().reset(seed=seed)
-            self.resets = getattr(self, "resets", 0) + 1
-            return seen, info if self.resets > 1 else {}
-
-    env = partial(Sometimes, OBSERVATIONS["box"], ACTIONS["discrete"], masked=False)
-    config, _ = config_of("box-discrete", tmp_path / "run")
-    list(paceline.train(config.replace(env_id=env)))  # never a mask: nothing to say
     masked = partial(Late, OBSERVATIONS["box"], ACTIONS["discrete"])
     config, _ = config_of("box-discrete", tmp_path / "late")
     with pytest.raises(paceline.EnvironmentFailed, match="had none in that of the first"):

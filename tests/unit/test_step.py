@@ -16,7 +16,7 @@ from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
 from paceline.spaces import ActionSpec, observation_spec
-from paceline.step import Objective, Step, compiler_missing
+from paceline.step import CACHE, Objective, Step, compiler_missing
 
 OBS = observation_spec(spaces.Box(-1, 1, (3,)))
 ACTIONS = {
@@ -198,3 +198,19 @@ def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
         assert torch.equal(one, other)
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_compiled_is_kept_in_the_cache_and_not_in_the_temp_folder(tmp_path, shell):
+    if missing := compiler_missing():
+        pytest.skip(missing)
+    for name in ("temp", "cache"):
+        (tmp_path / name).mkdir()
+    env = {"TMPDIR": str(tmp_path / "temp"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        patch.delenv(CACHE, raising=False)
+        ended = shell("train", "--compile", "on", "--total-iters", "1", "--track", "none")
+    assert ended.code == 0, ended
+    assert list((tmp_path / "temp").iterdir()) == []
+    assert any((tmp_path / "cache" / "paceline").rglob("*.so"))
