@@ -35,6 +35,7 @@ GROUPS = {
     "env.kwargs": "Environment",
     "ppo.clip": "PPO",
     "a2c.gae_lambda": "A2C",
+    "impala.rho_bar": "IMPALA",
 }
 """The first option of each table."""
 

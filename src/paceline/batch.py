@@ -23,6 +23,8 @@ class Signals:
     """γ, or 0 where the episode terminated"""
     trace: Array
     """1, or 0 where the episode ended either way"""
+    log_ratio: Array
+    """log π − log μ, of the policy that learns and the one that acted; 0 where nobody asked"""
 
 
 @dataclass(frozen=True)

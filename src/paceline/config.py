@@ -18,6 +18,7 @@ from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator, ConfigDict
 
 from .algorithms.a2c import A2C
+from .algorithms.impala import IMPALA
 from .algorithms.ppo import PPO
 from .registry import name_of
 
@@ -105,7 +106,7 @@ class Config:
 
     __pydantic_config__ = _STRICT
 
-    algo: Literal["ppo", "a2c"] = "ppo"
+    algo: Literal["ppo", "a2c", "impala"] = "ppo"
     """what is optimised"""
     env_id: str | Callable[..., Any] = "CartPole-v1"
     """a Gymnasium id, module:Id-v0, or suite:Name; in Python also a callable"""
@@ -133,7 +134,7 @@ class Config:
     epochs: Count = 4
     """passes over each rollout"""
     minibatches: Count | None = None
-    """optimiser steps per pass (4 for ppo, 1 for a2c)"""
+    """optimiser steps per pass (4 for ppo, 1 for the others)"""
     batch_size: Count | None = None
     """rows of one minibatch, instead of their number"""
     lr: Annotated[float, Ge(0)] = 3e-4
@@ -196,6 +197,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     ppo: PPO = field(default_factory=PPO)
     a2c: A2C = field(default_factory=A2C)
+    impala: IMPALA = field(default_factory=IMPALA)
 
     given: ClassVar[Mapping[str, Any]] = {}
     """what was asked for, as opposed to filled in; each `Config` has its own"""
@@ -207,7 +209,7 @@ class Config:
         return resolve(self.given, changes)
 
     @property
-    def algorithm(self) -> PPO | A2C:
+    def algorithm(self) -> PPO | A2C | IMPALA:
         """The hyper-parameters of the chosen algorithm."""
         return getattr(self, self.algo)
 
@@ -248,6 +250,14 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
         "lr": 7e-4,
         "optimizer": "rmsprop",
         "log_every": 100,
+    },
+    "impala": {
+        "rollout_steps": 20,
+        "epochs": 1,
+        "minibatches": 1,
+        "lr": 6e-4,
+        "optimizer": "rmsprop",
+        "log_every": 20,
     },
 }
 BUDGETS = ("total_steps", "total_iters", "duration")

@@ -286,10 +286,15 @@ def _check(config: Config) -> None:
             f"envs × {config.rollout_steps} steps = {rows} rows; "
             f"{_divisor(rows, config.minibatches)}"
         )
-    if config.algo == "a2c" and (config.epochs, config.minibatch_count) != (1, 1):
+    if config.algo != "ppo" and (config.epochs, config.minibatch_count) != (1, 1):
         raise BadInput(
-            f"a2c takes one step on each rollout, and epochs is {config.epochs} with "
+            f"{config.algo} takes one step on each rollout, and epochs is {config.epochs} with "
             f"{config.minibatch_count} minibatches; leave both at 1, or use --algo ppo"
+        )
+    if config.impala.c_bar > config.impala.rho_bar:
+        raise BadInput(
+            f"impala.c_bar is {config.impala.c_bar} and impala.rho_bar {config.impala.rho_bar}; "
+            "c_bar may not be the larger: write --impala.rho-bar as large, or lower c_bar"
         )
 
 

@@ -17,7 +17,7 @@ from .algorithms import Algorithm
 from .batch import Rows, Signals, permutation
 from .errors import Diverged
 from .optimizers import Optimizer
-from .policy.actor_critic import ActorCritic
+from .policy.actor_critic import ActorCritic, Inputs
 from .policy.flat import Flat
 from .policy.network import NetworkSpec
 from .policy.normalize import ReturnScaler, RunningMoments
@@ -98,15 +98,14 @@ class Learner:
     def _judge(self, rollout: Rollout) -> tuple[Rows, dict[str, float]]:
         """Values, targets and weights of every row, all T·B of them."""
         inputs = self.module.inputs(self._parts(rollout.obs))
-        with torch.no_grad():
-            predicted = self.module.value(inputs)
+        kept = rollout.steps * rollout.columns
+        predicted, log_ratio = self._predicted(rollout, inputs, kept)
         value = predicted.numpy(force=True).reshape(rollout.steps + 1, rollout.columns, -1)
-        targets = self._algorithm.targets(self._signals(rollout), value)
+        targets = self._algorithm.targets(self._signals(rollout, log_ratio), value)
         advantage = targets.advantage
         if self._algorithm.normalize_advantage == "rollout":
             mean, var, _ = self._moments(advantage[rollout.valid][:, None])
             advantage = (advantage - mean) / (np.sqrt(var) + 1e-8)
-        kept = rollout.steps * rollout.columns
         rows = Rows(
             inputs=tuple(part[:kept] for part in inputs),
             action=self._tensor(rollout.action),
@@ -116,8 +115,24 @@ class Learner:
             value=predicted[:kept],
             weight=self._tensor(rollout.valid.astype(np.float32)),
         )
-        explained = _explained_variance(value[:-1], targets.returns, rollout.valid)
-        return self._filled(rows, rollout.valid.ravel()), {"explained_variance": explained}
+        metrics = {
+            "explained_variance": _explained_variance(value[:-1], targets.returns, rollout.valid)
+        }
+        if self._algorithm.off_policy:
+            metrics["rho_mean"] = float(np.exp(np.minimum(log_ratio, 0.0))[rollout.valid].mean())
+        return self._filled(rows, rollout.valid.ravel()), metrics
+
+    def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:
+        """Values of all observations, and where they are asked for log π − log μ of all actions."""
+        with torch.no_grad():
+            if not self._algorithm.off_policy:
+                return self.module.value(inputs), np.zeros((), np.float32)
+            acted = self.module.predict(
+                tuple(part[:kept] for part in inputs), self._tensor(rollout.action)
+            )
+            last = self.module.value(tuple(part[kept:] for part in inputs))
+        log_ratio = acted.logp.numpy(force=True).reshape(rollout.reward.shape) - rollout.logp
+        return torch.cat([acted.value, last]), np.where(rollout.valid, log_ratio, np.float32(0.0))
 
     def _filled(self, rows: Rows, valid: Array) -> Rows:
         """Rows that do not count become copies of one that does, and still do not count.
@@ -129,7 +144,7 @@ class Learner:
         index = np.where(valid, np.arange(len(valid)), valid.argmax())
         return replace(rows.take(self._tensor(index)), weight=rows.weight)
 
-    def _signals(self, rollout: Rollout) -> Signals:
+    def _signals(self, rollout: Rollout, log_ratio: Array) -> Signals:
         reward = rollout.reward
         if self._scaler is not None:
             mean, var, count = self._moments(self._scaler.returns(rollout)[:, None])
@@ -137,7 +152,9 @@ class Learner:
             reward = self._scaler(reward)
         discount = np.float32(self._plan.gamma) * ~rollout.terminated
         trace = (~rollout.done).astype(np.float32)
-        return Signals(reward[..., None], discount[..., None], trace[..., None])
+        return Signals(
+            reward[..., None], discount[..., None], trace[..., None], log_ratio[..., None]
+        )
 
     def _descend(self, rows: Rows, rollout: Rollout, remaining: float, lr: float) -> list[float]:
         """Epochs of minibatches; returns the terms' means over all of them."""

@@ -50,6 +50,8 @@ class Report:
     explained_variance: float | None = None
     grad_norm: float | None = None
     lr: float | None = None
+    rho_mean: float | None = None
+    """mean of min(1, ratio of the learner's policy to the one that acted); 1 without lag"""
     memory_mb: float | None = None
     """of the process tree"""
     cpu_percent: float | None = None

@@ -13,6 +13,7 @@ Registry = dict[str, tuple[str, str]]
 ALGORITHMS: Registry = {
     "ppo": ("paceline.algorithms.ppo:PPO", "proximal policy optimisation (Schulman 2017)"),
     "a2c": ("paceline.algorithms.a2c:A2C", "advantage actor-critic (Mnih 2016, synchronous)"),
+    "impala": ("paceline.algorithms.impala:IMPALA", "actor-critic with V-trace (Espeholt 2018)"),
 }
 SUITES: Registry = {
     "gym": ("paceline.envs.gym:environment", "any registered Gymnasium id, also module:Id-v0"),

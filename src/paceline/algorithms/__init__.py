@@ -30,6 +30,10 @@ class Algorithm(Protocol):
     @property
     def target_kl(self) -> float | None: ...
 
+    @property
+    def off_policy(self) -> bool:
+        """Whether rollouts of older weights are corrected for: `targets` then gets log-ratios."""
+
     def targets(self, signals: Signals, value: Array) -> Targets:
         """Advantages and returns, from `value[T+1, B, S]` of every observation."""
 

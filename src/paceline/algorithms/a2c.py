@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 
 from ..batch import Prediction, Rows, Signals, Targets
 from ..rollout import Array
-from .advantage import gae_targets, standardized, value_error
+from .advantage import actor_critic_loss, gae_targets
 
 if TYPE_CHECKING:
     from . import Losses
@@ -34,14 +34,13 @@ class A2C:
     def target_kl(self) -> None:
         return None
 
+    @property
+    def off_policy(self) -> bool:
+        return False
+
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 
     def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
-        """−log π(a|s)·Â, and the value's error (Mnih 2016, §4)."""
         minibatch = self.normalize_advantage == "minibatch"
-        policy = -prediction.logp * (standardized(rows) if minibatch else rows.advantage)
-        value = value_error(prediction.value, rows)
-        entropy = prediction.entropy
-        loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)
-        return loss, [policy, value, entropy]
+        return actor_critic_loss(prediction, rows, minibatch, self.vf_coef, self.entropy_coef)

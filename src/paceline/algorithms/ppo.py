@@ -38,6 +38,10 @@ class PPO:
     def terms(self) -> tuple[str, ...]:
         return ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac")
 
+    @property
+    def off_policy(self) -> bool:
+        return False
+
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 

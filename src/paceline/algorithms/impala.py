@@ -1,0 +1,66 @@
+"""IMPALA: an actor-critic whose rollouts may come from older weights, corrected by V-trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from ..batch import Prediction, Rows, Signals, Targets
+from ..returns import vtrace
+from ..rollout import Array
+from .advantage import actor_critic_loss
+
+if TYPE_CHECKING:
+    from . import Losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class IMPALA:
+    rho_bar: Annotated[float, Gt(0)] = 1.0
+    """ρ̄: a step's own correction, the ratio of both policies, is cut off here"""
+    c_bar: Annotated[float, Gt(0)] = 1.0
+    """c̄: how much of later steps' surprise reaches back through a step; not above ρ̄"""
+    vtrace_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
+    """λ: the trace is shortened by it, as in generalised advantage estimation"""
+    correction: bool = True
+    """correct for the policy's age; off, every rollout is taken for the current policy's own"""
+    entropy_coef: Annotated[float, Ge(0)] = 0.01
+    """weight of the entropy bonus"""
+    vf_coef: Annotated[float, Ge(0)] = 0.5
+    """weight of the value loss, which is itself half the mean squared error"""
+    normalize_advantage: Literal["rollout", "minibatch", "none"] = "none"
+    """over which rows advantages get mean 0 and deviation 1"""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return ("policy_loss", "value_loss", "entropy")
+
+    @property
+    def target_kl(self) -> None:
+        return None
+
+    @property
+    def off_policy(self) -> bool:
+        return True
+
+    def targets(self, signals: Signals, value: Array) -> Targets:
+        """The advantage carries its ρ; with the policy's own rollouts these are n-step returns."""
+        log_ratio = signals.log_ratio if self.correction else 0.0 * signals.log_ratio
+        returns, advantage = vtrace(
+            signals.reward,
+            signals.discount,
+            signals.trace,
+            value,
+            log_ratio,
+            self.rho_bar,
+            self.c_bar,
+            self.vtrace_lambda,
+        )
+        return Targets(advantage.sum(-1), returns)
+
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
+        """−log π(a|s)·ρ·(r + γ·v' − V), and the value's error (Espeholt 2018, §4.2)."""
+        minibatch = self.normalize_advantage == "minibatch"
+        return actor_critic_loss(prediction, rows, minibatch, self.vf_coef, self.entropy_coef)
