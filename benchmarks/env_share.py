@@ -66,7 +66,7 @@ def main() -> None:
         seed=1,
     )
     shares = []
-    with build(config) as parts, EnvColumns(parts.make_env, options.num_envs, 1) as again:
+    with build(config) as parts, EnvColumns(parts.world.make, options.num_envs, 1) as again:
         adapt = ActionAdapter(again.act_spec)
         sampler, learner = parts.sampler, parts.learner
         for number in range(options.rounds + 5):

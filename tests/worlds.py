@@ -8,6 +8,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from paceline.envs.maker import World
+from paceline.rollout import Rollout
+from paceline.samplers.block import Block, Ledger
+from paceline.samplers.serial import Serial
 from paceline.spaces import action_spec
 
 
@@ -91,3 +95,13 @@ ACTIONS = {
     "whole numbers": spaces.Box(0, 5, (2,), np.int64),
     "number": spaces.Box(-1, 1, (), np.float32),
 }
+
+
+def serial_of(columns, actor, steps, seed):
+    """A serial sampler of columns that are there already."""
+    world = World(None, {}, columns.obs_spec, columns.act_spec, columns.resume)
+    out = Rollout.allocate(
+        steps, columns.num_envs, columns.obs_spec.stored, columns.act_spec.stored
+    )
+    block = Block(columns, actor, steps, seed)
+    return Serial([block], [Ledger(world, columns.num_envs)], out)

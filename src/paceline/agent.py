@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from . import checkpoint
 from .adapters import ActionAdapter, ObservationAdapter, space_of
+from .arrays import fitting
 from .errors import BadInput
 from .policy.actor import Actor, make_actor
 from .policy.network import Encoder, NetworkSpec, stored_as
@@ -141,7 +142,7 @@ def from_checkpoint(
     try:
         one = np.zeros((), np.float32)  # seen in any shape, it takes no memory
         template = {n: np.broadcast_to(one, shape) for n, shape in _shapes(network).items()}
-        checkpoint.fitting(found.weights, template)
+        fitting(found.weights, template)
     except (ValueError, MemoryError) as error:
         raise BadInput(
             f"{path / 'weights.safetensors'} does not fit the policy in state.json: {error}"

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
 from .config import Config, seconds
-from .envs import env_maker
-from .envs.columns import EnvMaker
-from .envs.maker import make_columns
+from .envs.maker import World, look_at
 from .errors import BadInput
 from .learner import Learner, Plan
-from .machine import Choices, available_cpus
+from .machine import Choices, available_cpus, bound
 from .optimizers import OPTIMIZERS
-from .policy.actor import make_actor
 from .policy.network import NetworkSpec
+from .rollout import Rollout
 from .samplers import Sampler
-from .samplers.serial import Serial
+from .samplers.crew import make_crew
+from .samplers.serial import make_serial
+from .samplers.stream import SLOTS, Stream
+from .samplers.workers import Workers
 from .spaces import ActionSpec, ObservationSpec
 from .step import compiler_missing
 from .sync import Sync
@@ -41,20 +44,25 @@ class Parts:
     sync: Sync
     network: NetworkSpec
     choices: Choices
-    make_env: EnvMaker
+    world: World
+
+
+def world_of(config: Config) -> World:
+    """Its environment, looked at."""
+    return look_at(config.env_id, **vars(config.env))
 
 
 @contextmanager
-def build(config: Config, kept: Choices | None = None) -> Iterator[Parts]:
+def build(
+    config: Config, kept: Choices | None = None, world: World | None = None
+) -> Iterator[Parts]:
     """Make everything, compiled and ready for the first step; close it at the end.
 
-    `kept` are the choices of the run that is resumed.
+    `kept` are the choices of the run that is resumed; `world`, if it has been looked at already.
     """
-    make = env_maker(config.env_id, **vars(config.env))
+    world = world or world_of(config)
     with ExitStack() as stack:
-        columns = make_columns(config.env_id, config.num_envs, config.seed, **vars(config.env))
-        stack.callback(columns.close)
-        network = network_for(config, columns.obs_spec, columns.act_spec)
+        network = network_for(config, world.obs_spec, world.act_spec)
         choices = kept or choose(config, network)
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learnt on cuda, and torch sees no GPU here")
@@ -62,15 +70,67 @@ def build(config: Config, kept: Choices | None = None) -> Iterator[Parts]:
         stack.enter_context(threadpool_limits(1, "blas"))
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(choices.threads)
+        learner_cpus, worker_cpus = cpus_of(config, choices.threads)
+        stack.enter_context(bound(learner_cpus))
         sync = Local()
-        actor = make_actor(network, config.num_envs)
-        sampler = Serial(columns, actor, config.rollout_steps, config.seed)
         learner = _learner(config, network, sync, choices)
-        if choices.compiled and not _warmed_up(learner, sampler, must=config.compile == "on"):
-            choices = replace(choices, compiled=False)
-            learner = _learner(config, network, sync, choices)
+        sampler = make_sampler(config, world, network, len(learner.weights), worker_cpus)
+        stack.callback(sampler.close)
+        if choices.compiled:
+            blank = blank_rollout(config, world)
+            if not _warmed_up(learner, blank, must=config.compile == "on"):
+                choices = replace(choices, compiled=False)
+                learner = _learner(config, network, sync, choices)
         sampler.publish(learner.weights, learner.version)
-        yield Parts(sampler, learner, sync, network, choices, make)
+        yield Parts(sampler, learner, sync, network, choices, world)
+
+
+def make_sampler(
+    config: Config, world: World, network: NetworkSpec, weights: int, cpus: list[list[int]]
+) -> Sampler:
+    """The sampler that the configuration asks for; `weights` is how many are published."""
+    if config.sampling == "serial":
+        return make_serial(world, network, config.num_envs, config.rollout_steps, config.seed)
+    crew, memory = make_crew(
+        world,
+        network,
+        weights,
+        workers=config.num_workers,
+        num_envs=config.num_envs,
+        steps=config.rollout_steps,
+        seed=config.seed,
+        slots=SLOTS if config.sampling == "stream" else 0,
+        cpus=cpus,
+        timeout=seconds(config.worker_timeout),
+        max_restarts=config.max_restarts,
+    )
+    if config.sampling == "stream":
+        return Stream(crew, memory, blank_rollout(config, world), config.max_lag)
+    return Workers(crew, memory)
+
+
+def blank_rollout(config: Config, world: World) -> Rollout:
+    """A rollout of the right shapes, with nothing in it."""
+    obs, act = world.obs_spec, world.act_spec
+    blank = Rollout.allocate(config.rollout_steps, config.num_envs, obs.stored, act.stored)
+    for array in blank.arrays().values():
+        array[...] = np.zeros((), array.dtype)
+    if obs.kind == "discrete":
+        obs.split(blank.obs)["index"][:] = obs.start
+    return blank
+
+
+def cpus_of(config: Config, threads: int) -> tuple[list[int], list[list[int]]]:
+    """The CPUs of the learner and of each worker; empty where they are not to be bound."""
+    if not config.pin:
+        return [], [[]] * config.num_workers
+    if not hasattr(os, "sched_getaffinity"):
+        raise BadInput("pin is on, and this system has no way to bind a process to a CPU")
+    cpus = sorted(os.sched_getaffinity(0))
+    # Workers in step with the learner rest while it learns, and share its CPUs.
+    learner = cpus[-threads:]
+    free = cpus[: -len(learner)] if config.sampling == "stream" else cpus
+    return learner, [[(free or cpus)[n % len(free or cpus)]] for n in range(config.num_workers)]
 
 
 def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> NetworkSpec:
@@ -111,8 +171,31 @@ def choose(config: Config, network: NetworkSpec) -> Choices:
             raise BadInput(f"compile is 'on', but {missing}; write --compile off or auto")
         log.info("the minibatch step is not compiled: %s", missing)
         compiled = False
-    threads = config.threads or (available_cpus() if large else 1)
+    threads = config.threads or (_threads_for_images(config) if large else 1)
     return Choices(threads, compiled, "cuda" if gpu else "cpu")
+
+
+def _threads_for_images(config: Config) -> int:
+    """All CPUs, but for those that a stream of workers keeps busy meanwhile."""
+    busy = config.num_workers if config.sampling == "stream" else 0
+    return max(1, available_cpus() - busy)
+
+
+def warn_of_crowding(config: Config, threads: int) -> None:
+    """More processes at work than CPUs take turns, and each waits for the others'."""
+    cpus, workers = available_cpus(), config.num_workers
+    together = max(workers, threads)
+    if config.sampling == "stream" and threads > 1:
+        together = workers + threads
+    if together > cpus:
+        log.warning(
+            "%d workers and %d threads of the learner share %d CPUs: they take turns, which costs "
+            "about %.1f× the time per step that as many CPUs would take; --num-workers auto fits",
+            workers,
+            threads,
+            cpus,
+            together / cpus,
+        )
 
 
 def _pays(config: Config) -> bool:
@@ -146,11 +229,11 @@ def _learner(config: Config, network: NetworkSpec, sync: Sync, choices: Choices)
     return Learner(network, config.algorithm, optimizer, sync, plan, config.num_envs, device)
 
 
-def _warmed_up(learner: Learner, sampler: Serial, must: bool) -> bool:
+def _warmed_up(learner: Learner, blank: Rollout, must: bool) -> bool:
     """Compile before the clock starts; False where that fails and need not succeed."""
     log.info("compiling the minibatch step …")
     try:
-        log.info("compiled in %.1f s", learner.warm_up(sampler.blank()))
+        log.info("compiled in %.1f s", learner.warm_up(blank))
     except Exception as error:
         cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         if must:

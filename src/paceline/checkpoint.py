@@ -163,20 +163,6 @@ def _verified(path: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
     return data
 
 
-def fitting(arrays: Mapping[str, Array], template: Mapping[str, Array]) -> None:
-    """`ValueError` unless each array of `template` is there, alike in shape and type, finite."""
-    for name, like in template.items():
-        found = arrays.get(name)
-        if found is None:
-            raise ValueError(f"there is no {name}")
-        if found.shape != like.shape or found.dtype != like.dtype:
-            raise ValueError(
-                f"{name} is {found.dtype} {found.shape}, not {like.dtype} {like.shape}"
-            )
-        if found.dtype.kind == "f" and not np.isfinite(found).all():
-            raise ValueError(f"{name} is not finite")
-
-
 def set_aside(folder: Path, after: Path) -> None:
     """Rename the checkpoints behind `after`, which are damaged, so that they count no more."""
     for path in saved(folder):

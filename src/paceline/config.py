@@ -65,6 +65,15 @@ def _mapping(value: Any) -> Any:
     return value
 
 
+def _workers(value: Any) -> Any:
+    """`auto`: as many as there are CPUs to run them."""
+    if value != "auto":
+        return value
+    from .machine import available_cpus
+
+    return available_cpus()
+
+
 def _or_none(value: Any) -> Any:
     return None if value == "none" else value
 
@@ -129,6 +138,12 @@ class Config:
 
     num_envs: Count = 8
     """environments stepped side by side"""
+    num_workers: Annotated[int, Ge(0), Le(4096), BeforeValidator(_workers)] = 0
+    """processes that step them (0: none but the learner's own; `auto`: one per CPU)"""
+    num_envs_per_worker: Count | None = None
+    """environments of each worker, instead of num_envs"""
+    sampler: Literal["auto", "serial", "workers", "stream"] = "auto"
+    """where rollouts come from (auto: with workers, `stream` for impala, else `workers`)"""
     rollout_steps: Count = 128
     """steps of each environment between two updates"""
     epochs: Count = 4
@@ -174,6 +189,14 @@ class Config:
     """threads of the learner (0: one for vectors, all cores for images)"""
     compile: Literal["auto", "on", "off"] = "auto"
     """compile the minibatch step, which needs a C++ compiler (auto: if the run is long enough)"""
+    pin: bool = False
+    """bind every process to CPUs of its own"""
+    worker_timeout: Duration = "60s"
+    """replace a worker that has made no step for this long, as if it had died"""
+    max_restarts: Annotated[int, Ge(0), Le(10**6)] = 5
+    """give up when a worker fails more often than this without finishing a rollout"""
+    max_lag: Annotated[int, Ge(2), Le(10**6)] = 8
+    """in a stream, wait for a rollout before it is this many updates old"""
 
     eval_every: Steps | None = None
     """evaluate every so many steps, and keep the best checkpoint"""
@@ -212,6 +235,15 @@ class Config:
     def algorithm(self) -> PPO | A2C | IMPALA:
         """The hyper-parameters of the chosen algorithm."""
         return getattr(self, self.algo)
+
+    @property
+    def sampling(self) -> Literal["serial", "workers", "stream"]:
+        """The sampler, by name."""
+        if self.sampler != "auto":
+            return self.sampler
+        if not self.num_workers:
+            return "serial"
+        return "stream" if self.algorithm.off_policy else "workers"
 
     @property
     def env_name(self) -> str:

@@ -78,6 +78,9 @@ def resolve(*given: Mapping[str, Any]) -> Config:
         values["total_steps"] = DEFAULT_BUDGET
     try:
         config: Config = _adapter().validate_python(values)
+        if spread := _spread(config, explicit):
+            values |= spread
+            config = _adapter().validate_python(values)
     except ValidationError as error:
         details = error.errors()
         said = [_sentence(detail) for detail in details[:MOST_SENTENCES]]
@@ -89,6 +92,16 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     _check(config)
     vars(config)["given"] = explicit
     return config
+
+
+def _spread(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
+    """How many environments, or workers, follow from how many there are of the other."""
+    workers, each = config.num_workers, config.num_envs_per_worker
+    if each and workers and explicit.get("num_envs") is None:
+        return {"num_envs": workers * each}
+    if workers and config.num_envs % workers and explicit.get("num_workers") == "auto":
+        return {"num_workers": max(n for n in range(1, workers) if config.num_envs % n == 0)}
+    return {}
 
 
 def _dividing(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
@@ -291,10 +304,44 @@ def _check(config: Config) -> None:
             f"{config.algo} takes one step on each rollout, and epochs is {config.epochs} with "
             f"{config.minibatch_count} minibatches; leave both at 1, or use --algo ppo"
         )
+    _check_workers(config)
     if config.impala.c_bar > config.impala.rho_bar:
         raise BadInput(
             f"impala.c_bar is {config.impala.c_bar} and impala.rho_bar {config.impala.rho_bar}; "
             "c_bar may not be the larger: write --impala.rho-bar as large, or lower c_bar"
+        )
+
+
+def _check_workers(config: Config) -> None:
+    workers, envs, each = config.num_workers, config.num_envs, config.num_envs_per_worker
+    sampling = config.sampling
+    if sampling == "serial" and workers:
+        raise BadInput(f"sampler is 'serial', which has no workers, and num_workers is {workers}")
+    if sampling != "serial" and not workers:
+        raise BadInput(
+            f"sampler is {sampling!r}, which needs workers; write --num-workers 2, or auto"
+        )
+    if each and not workers:
+        raise BadInput(
+            f"num_envs_per_worker is {each}, and there are no workers; write --num-workers 2, or "
+            "auto, or --num-envs for environments in the learner's own process"
+        )
+    if each and each * workers != envs:
+        raise BadInput(
+            f"num_envs {envs} is not num_envs_per_worker {each} × num_workers {workers}; "
+            "give one of the first two"
+        )
+    if workers and envs % workers:
+        near = _nearest_divisor(envs, min(workers, envs))
+        raise BadInput(
+            f"num_envs {envs} can't be shared equally by {workers} workers; write --num-workers "
+            f"{near}, or --num-envs {-(-envs // workers) * workers}"
+        )
+    if sampling == "stream" and not config.algorithm.off_policy:
+        raise BadInput(
+            f"sampler is 'stream', whose rollouts are made by older weights than those that "
+            f"learn, and {config.algo} takes them for its own; write --sampler workers, or "
+            "--algo impala, which corrects for it"
         )
 
 

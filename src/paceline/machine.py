@@ -7,6 +7,8 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import psutil
 
+CGROUPS = Path("/sys/fs/cgroup")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -23,13 +26,59 @@ def available_cpus() -> int:
         cpus = len(os.sched_getaffinity(0))
     except AttributeError:
         cpus = os.cpu_count() or 1
+    quota = cgroup_quota()
+    return cpus if quota is None else min(cpus, max(1, round(quota)))
+
+
+def cgroup_quota(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> float | None:
+    """CPUs' worth of time that this process' control groups grant it, of either version; or None.
+
+    A group has no more than the groups around it.
+    """
+    quotas: list[float] = []
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cpus = min(cpus, max(1, round(int(quota) / int(period))))
+        lines = proc.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        base = root if number == "0" else root / "cpu"
+        inner = base / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            quotas += _quota_of(folder)
+            if folder == base:
+                break
+    return min(quotas, default=None)
+
+
+def _quota_of(folder: Path) -> list[float]:
+    """At most one number: what the files of a control group say, if they are there."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return [] if quota == "max" else [int(quota) / int(period)]
     except (OSError, ValueError):
         pass
-    return cpus
+    try:
+        quota, period = ((folder / f"cpu.cfs_{n}_us").read_text() for n in ("quota", "period"))
+        return [int(quota) / int(period)] if int(quota) > 0 else []
+    except (OSError, ValueError):
+        return []
+
+
+@contextmanager
+def bound(cpus: list[int]) -> Iterator[None]:
+    """This process, and what it starts, on these CPUs alone; on any if there are none."""
+    if not cpus:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def cpu_name() -> str:
@@ -81,7 +130,7 @@ class Usage:
     """Memory and CPU of this process and its children, read every few seconds at most."""
 
     def __init__(self, every: float = 3.0) -> None:
-        self._every, self._read_at = every, 0.0
+        self._every, self._read_at, self._cost = every, 0.0, 0.0
         self._process = psutil.Process()
         self._cpu_seconds = self._cpu()
         self._values: tuple[float, float | None] = (0.0, None)
@@ -89,25 +138,26 @@ class Usage:
     def read(self) -> tuple[float, float | None]:
         """Megabytes, and per cent of one CPU since the last reading (None at the first)."""
         now = time.monotonic()
-        if now - self._read_at >= self._every:
+        if now - self._read_at >= max(self._every, 200 * self._cost):
             cpu = self._cpu()
             since = now - self._read_at
             busy = 100 * (cpu - self._cpu_seconds) / since if self._read_at else None
             self._values = (round(self._memory(), 1), busy and round(busy, 1))
             self._read_at, self._cpu_seconds = now, cpu
+            self._cost = time.monotonic() - now
         return self._values
 
     def _tree(self) -> list[psutil.Process]:
         return [self._process, *self._process.children(recursive=True)]
 
     def _memory(self) -> float:
-        total = 0
+        total = 0.0
         for process in self._tree():
             try:
-                total += process.memory_info().rss
+                total += memory_mb(process)
             except psutil.Error:
                 continue
-        return total / 2**20
+        return total
 
     def _cpu(self) -> float:
         total = 0.0
@@ -118,6 +168,17 @@ class Usage:
                 continue
             total += times.user + times.system
         return total
+
+
+def memory_mb(process: psutil.Process) -> float:
+    """What a process takes; where that is known, what several share counts once among them."""
+    try:
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 2**10
+    except OSError:
+        pass
+    return float(process.memory_info().rss) / 2**20
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,15 @@ class Report:
     t_sync: float
     t_other: float
     """evaluation, checkpoints and logging since the last report"""
+    t_wait: float
+    """the part of t_rollout in which the learner waited for workers"""
+    restarts: int
+    """worker processes replaced so far in this session"""
+    env_restarts: int
+    """environments rebuilt so far in this session"""
+    lag_mean: float
+    """updates between the weights that acted and those that learnt"""
+    lag_max: int
     episodes: int
     episode_return: float | None
     episode_length: float | None

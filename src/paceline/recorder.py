@@ -12,6 +12,7 @@ from typing import Any
 
 from . import checkpoint, evaluation
 from .agent import Agent, network_facts
+from .arrays import prefixed
 from .build import Parts
 from .config import Config
 from .errors import PacelineError, StoppedEarly
@@ -117,7 +118,7 @@ class Recorder:
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
         agent = Agent(parts.network, self._weights())
-        result = evaluation.run(agent, parts.make_env, config.eval_episodes)
+        result = evaluation.run(agent, parts.world.make, config.eval_episodes)
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None
         result = replace(result, checkpoint=saved, env_id=config.env_name)
@@ -132,15 +133,14 @@ class Recorder:
         sampler = parts.sampler.state()
         if not sampler or self._saved_iter == progress.iter:
             return self._folder / "checkpoints" / f"{progress.iter:08d}" if sampler else None
-        replay = len(sampler.get("actions", ()))
+        replay = sum(len(v) for name, v in sampler.items() if name.endswith(".actions"))
         if replay > LONG_REPLAY and not self._announced:
             self._announced = True
             log.warning("a resume from here would first replay %s steps", f"{replay:,}")
         weights = self._weights()
         content = checkpoint.Checkpoint(
             weights=weights,
-            arrays={f"learner.{k}": v for k, v in parts.learner.state().items()}
-            | {f"sampler.{k}": v for k, v in sampler.items()},
+            arrays=prefixed("learner.", parts.learner.state()) | prefixed("sampler.", sampler),
             facts={
                 "iter": progress.iter,
                 "steps": progress.steps,

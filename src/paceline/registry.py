@@ -21,6 +21,8 @@ SUITES: Registry = {
 }
 SAMPLERS: Registry = {
     "serial": ("paceline.samplers.serial:Serial", "in the learner's own process"),
+    "workers": ("paceline.samplers.workers:Workers", "processes, in step with the learner"),
+    "stream": ("paceline.samplers.stream:Stream", "processes that never wait: for impala"),
 }
 SYNCS: Registry = {
     "local": ("paceline.sync.local:Local", "one learner, nothing to agree on"),

@@ -12,7 +12,7 @@ from .config import Config, seconds
 from .learner import Learner
 from .machine import Usage
 from .metrics import Report
-from .rollout import Rollout
+from .rollout import Array, Rollout
 from .samplers import Sampler
 from .sync import Sync
 
@@ -81,14 +81,15 @@ def ring(
 
     When `stopping()`, the report comes at once instead of after `log_every` iterations.
     """
-    meter = Meter(progress, learner)
+    meter = Meter(progress, learner, sampler)
     while (spent := budget.fraction(progress)) < 1.0:
         meter.begin()
         rollout = sampler.collect()
         meter.collected()
+        lag = learner.version - rollout.version
         metrics = learner.update(rollout, 1.0 - spent)
         sampler.publish(learner.weights, learner.version)
-        meter.learned(rollout, metrics, sum(sync.gather(int(rollout.valid.sum()))))
+        meter.learned(rollout, lag, metrics, sum(sync.gather(int(rollout.valid.sum()))))
         fraction = budget.fraction(progress)
         if progress.iter % log_every == 0 or fraction >= 1.0 or stopping():
             yield meter.report(fraction, sync.size)
@@ -97,8 +98,9 @@ def ring(
 class Meter:
     """Times the ring's phases and gathers what a report says about the iterations it covers."""
 
-    def __init__(self, progress: Progress, learner: Learner) -> None:
-        self._progress, self._learner, self._usage = progress, learner, Usage()
+    def __init__(self, progress: Progress, learner: Learner, sampler: Sampler) -> None:
+        self._progress, self._learner, self._sampler = progress, learner, sampler
+        self._usage = Usage()
         self._began = time.perf_counter() - progress.time
         self._reported = self._mark = time.perf_counter()
         self._clear()
@@ -106,7 +108,8 @@ class Meter:
     def _clear(self) -> None:
         self._iters = self._steps = 0
         self._rollout = self._learn = 0.0
-        self._sync_before = self._learner.t_sync
+        self._sync_before, self._wait_before = self._learner.t_sync, self._sampler.t_wait
+        self._lag_sum, self._lag_max = 0.0, 0
         self._metrics: dict[str, float] = {}
         self._returns: list[float] = []
         self._lengths: list[int] = []
@@ -121,8 +124,8 @@ class Meter:
         self._rollout += now - self._mark
         self._mark = now
 
-    def learned(self, rollout: Rollout, metrics: dict[str, float], steps: int) -> None:
-        """An update has been made from `steps` steps over all ranks."""
+    def learned(self, rollout: Rollout, lag: Array, metrics: dict[str, float], steps: int) -> None:
+        """An update has been made from `steps` steps over all ranks, with weights `lag[B]` old."""
         now, progress = time.perf_counter(), self._progress
         self._learn += now - self._mark
         for name, value in metrics.items():
@@ -131,6 +134,8 @@ class Meter:
             self._returns.append(episode.total)
             self._lengths.append(episode.length)
             progress.recent.append(episode.total)
+        self._lag_sum += float(lag.mean())
+        self._lag_max = max(self._lag_max, int(lag.max()))
         self._iters += 1
         self._steps += steps
         progress.iter += 1
@@ -156,6 +161,11 @@ class Meter:
             t_learn=(self._learn - synced) / n,
             t_sync=synced / n,
             t_other=max(0.0, wall - self._rollout - self._learn) / n,
+            t_wait=(self._sampler.t_wait - self._wait_before) / n,
+            restarts=self._sampler.restarts,
+            env_restarts=self._sampler.env_restarts,
+            lag_mean=self._lag_sum / n,
+            lag_max=self._lag_max,
             episodes=len(self._returns),
             episode_return=_mean(self._returns),
             episode_length=_mean(self._lengths),

@@ -5,13 +5,16 @@ T = steps, B = columns (one column is one environment and, in teams, one agent o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Pulse = MutableSequence[int] | memoryview
+"""Its first number changes while environments are being stepped: a sign of life."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Rollout:
     """[T, B]"""
     version: Array
     """[B] number of the weights that acted"""
+    column: Array
+    """[B] which columns these are, over all ranks"""
     episodes: list[Episode] = field(default_factory=list)
 
     @staticmethod
@@ -58,30 +63,61 @@ class Rollout:
         obs: tuple[tuple[int, ...], Any],
         action: tuple[tuple[int, ...], Any],
     ) -> Rollout:
-        """An unwritten rollout; `obs` and `action` are (shape, dtype) of one of each.
+        """An unwritten rollout; `obs` and `action` are (shape, dtype) of one of each."""
+        return Rollout.placed(np.empty, steps, columns, obs, action).wiped()
 
-        Floats start as NaN, so that a cell nobody wrote is obvious.
-        """
+    @staticmethod
+    def placed(
+        empty: Callable[[tuple[int, ...], Any], Array],
+        steps: int,
+        columns: int,
+        obs: tuple[tuple[int, ...], Any],
+        action: tuple[tuple[int, ...], Any],
+    ) -> Rollout:
+        """A rollout of arrays that `empty` makes, in the order of the fields."""
 
-        def blank(rows: int, shape: tuple[int, ...], dtype: Any) -> Array:
-            unwritten = np.nan if np.issubdtype(dtype, np.floating) else 0
-            return np.full((rows, columns, *shape), unwritten, dtype)
+        def rows(number: int, shape: tuple[int, ...], dtype: Any) -> Array:
+            return empty((number, columns, *shape), dtype)
 
         return Rollout(
-            obs=blank(steps + 1, *obs),
-            first=blank(steps + 1, (), np.bool_),
-            action=blank(steps, *action),
-            logp=blank(steps, (), np.float32),
-            reward=blank(steps, (), np.float32),
-            terminated=blank(steps, (), np.bool_),
-            truncated=blank(steps, (), np.bool_),
-            valid=blank(steps, (), np.bool_),
-            version=np.zeros(columns, np.int64),
+            obs=rows(steps + 1, *obs),
+            first=rows(steps + 1, (), np.bool_),
+            action=rows(steps, *action),
+            logp=rows(steps, (), np.float32),
+            reward=rows(steps, (), np.float32),
+            terminated=rows(steps, (), np.bool_),
+            truncated=rows(steps, (), np.bool_),
+            valid=rows(steps, (), np.bool_),
+            version=empty((columns,), np.int64),
+            column=empty((columns,), np.int64),
         )
+
+    def wiped(self) -> Rollout:
+        """Itself, with NaN for floats and 0 for the rest: a cell nobody wrote is obvious."""
+        for array in self.arrays().values():
+            array[...] = np.nan if array.dtype.kind == "f" else np.zeros((), array.dtype)
+        self.column[:] = np.arange(self.columns)
+        return self
+
+    def arrays(self) -> dict[str, Any]:
+        """All of them, by name."""
+        return {e.name: getattr(self, e.name) for e in fields(self) if e.name != "episodes"}
+
+    def between(self, begin: int, end: int) -> Rollout:
+        """Views of the columns from `begin` up to `end`."""
+        arrays: dict[str, Any] = {
+            name: array[begin:end] if array.ndim == 1 else array[:, begin:end]
+            for name, array in self.arrays().items()
+        }
+        return Rollout(**arrays)
 
     def turn(self) -> None:
         """Begin anew where it ended: the last observation becomes the first, flags are cleared."""
-        self.obs[0], self.first[0] = self.obs[-1], self.first[-1]
+        self.begin(self.obs[-1], self.first[-1])
+
+    def begin(self, obs: Array, first: Array) -> None:
+        """Begin with these observations; flags are cleared."""
+        self.obs[0], self.first[0] = obs, first
         self.first[1:] = self.terminated[:] = self.truncated[:] = False
         self.valid[:] = True
 

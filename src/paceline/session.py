@@ -16,10 +16,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from . import checkpoint, machine
-from .build import Parts, build
+from .arrays import fitting, part
+from .build import Parts, build, warn_of_crowding, world_of
 from .config import Config
 from .configure import fitted
-from .envs.maker import make_columns
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .machine import Choices
 from .metrics import Report
@@ -59,8 +59,9 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
     """
     if config.output_dir:
         refuse_to_lose(Path(config.output_dir), config)
-    config = _suited(config)
-    with build(config) as parts:
+    world = world_of(config)
+    config = fitted(config, world.obs_spec, world.act_spec)
+    with build(config, world=world) as parts:
         if config.init_from:
             start_from(config.init_from, parts)
         folder = Path(config.output_dir) if config.output_dir else _new_folder(config)
@@ -94,14 +95,6 @@ def resume(
             yield from _record(config, folder, parts, progress, stopping)
 
 
-def _suited(config: Config) -> Config:
-    """With defaults for its environment's spaces, if there is no preset for the environment."""
-    if config.preset != "auto":
-        return config
-    with make_columns(config.env_id, 1, config.seed, **vars(config.env)) as columns:
-        return fitted(config, columns.obs_spec, columns.act_spec)
-
-
 def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     """What is about to run, and on what."""
     choices = parts.choices
@@ -120,14 +113,25 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
         preset,
     )
     log.info(
-        "%s, %d of %d threads, %s, %s step → %s",
+        "%s, %d CPUs: %s, learner %d thread%s, %s, %s step → %s",
         machine.cpu_name(),
-        choices.threads,
         machine.available_cpus(),
+        _processes(config),
+        choices.threads,
+        "" if choices.threads == 1 else "s",
         choices.device,
         "compiled" if choices.compiled else "eager",
         folder,
     )
+    warn_of_crowding(config, choices.threads)
+
+
+def _processes(config: Config) -> str:
+    if config.sampling == "serial":
+        return "no workers"
+    each = config.num_envs // config.num_workers
+    bound = ", pinned" if config.pin else ""
+    return f"{config.num_workers} workers × {each} envs ({config.sampling}{bound})"
 
 
 def _record(
@@ -216,10 +220,10 @@ def _restore(checkpoints: Path, config: Config, parts: Parts) -> Progress:
             )
     began = time.perf_counter()
     try:
-        learner = _part(found.arrays, "learner.")
-        checkpoint.fitting(learner, parts.learner.state())
+        learner = part("learner.", found.arrays)
+        fitting(learner, parts.learner.state())
         parts.learner.restore(learner)
-        different = parts.sampler.restore(_part(found.arrays, "sampler."))
+        different = parts.sampler.restore(part("sampler.", found.arrays))
     except (ValueError, KeyError, OverflowError, MemoryError) as error:
         raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
     if different:
@@ -260,7 +264,3 @@ def _checked(path: Path, facts: dict[str, Any]) -> Facts:
     if checked["iter"] != int(path.name):
         raise BadInput(f"{path / 'state.json'}: iter is {checked['iter']}, not {int(path.name)}")
     return checked
-
-
-def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}

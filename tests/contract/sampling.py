@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from worlds import serial_of
 
 from paceline.envs import env_maker
 from paceline.envs.columns import EnvColumns
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import Policy
 from paceline.policy.network import NetworkSpec
-from paceline.samplers.serial import Serial
 
 FIELDS = ("obs", "first", "action", "logp", "reward", "terminated", "truncated", "valid")
 
@@ -18,7 +18,7 @@ def sampler_of(make, steps, columns=3, seed=0, first_column=0):
     """A serial sampler whose policy acts differently on different observations."""
     envs = EnvColumns(make, columns, seed, first_column)
     network = NetworkSpec(envs.obs_spec, envs.act_spec, (16,))
-    sampler = Serial(envs, make_actor(network, columns), steps, seed)
+    sampler = serial_of(envs, make_actor(network, columns), steps, seed)
     size = sum(parameter.numel() for parameter in Policy(network).parameters())
     weights = np.random.default_rng(0).normal(scale=0.3, size=size)
     sampler.publish(weights.astype(np.float32), 3)

@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import Anything
+from worlds import Anything, serial_of
 
 from paceline.adapters import ActionAdapter, ObservationAdapter, space_of
 from paceline.envs.columns import EnvColumns
@@ -15,7 +15,6 @@ from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
-from paceline.samplers.serial import Serial
 from paceline.spaces import action_spec, observation_spec
 
 shapes = st.lists(st.integers(1, 3), max_size=3).map(tuple)
@@ -156,7 +155,7 @@ def test_actor_and_learner_agree_on_every_log_probability(
         # Where weights say the deviation, they stay small: divided by e^-10, rounding would show.
         spread = 0.03 if network.state_dependent_std else 0.3
         flat.weights += spread * torch.randn(flat.weights.shape, generator=generator)
-        sampler = Serial(columns, make_actor(network, 3), 6, seed)
+        sampler = serial_of(columns, make_actor(network, 3), 6, seed)
         sampler.publish(flat.published.numpy(), 0)
         rollout = sampler.collect()
         parts = {

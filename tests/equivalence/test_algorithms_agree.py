@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from worlds import serial_of
 
 import paceline
 from paceline.algorithms.a2c import A2C
@@ -17,7 +18,6 @@ from paceline.envs.columns import EnvColumns
 from paceline.learner import Learner, Plan
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec
-from paceline.samplers.serial import Serial
 from paceline.step import compiler_missing
 from paceline.sync.local import Local
 
@@ -180,7 +180,7 @@ def test_masked_next_step_gradients_are_those_of_same_step_with_final_observatio
     )
     cpu = torch.device("cpu")
     learner = Learner(network, kind(**terms), Descend(), Local(), plan, 4, cpu)
-    sampler = Serial(columns, make_actor(network, 4), 61, 0)
+    sampler = serial_of(columns, make_actor(network, 4), 61, 0)
     noise = np.random.default_rng(0).normal(scale=0.3, size=learner.weights.shape)
     sampler.publish(learner.weights + noise.astype(np.float32), 0)
     rollout = sampler.collect()

@@ -7,6 +7,7 @@ from itertools import pairwise
 import gymnasium as gym
 import numpy as np
 import pytest
+from worlds import serial_of
 
 import paceline
 from paceline.build import build
@@ -15,7 +16,6 @@ from paceline.envs.columns import EnvColumns
 from paceline.envs.toy import Constant
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec
-from paceline.samplers.serial import ARRAYS, Serial
 
 
 def config_of(env_id, kwargs=None, **options):
@@ -35,7 +35,7 @@ def config_of(env_id, kwargs=None, **options):
 
 def snapshot(rollout):
     """All of a rollout as bytes, with its episodes."""
-    arrays = {name: getattr(rollout, name).tobytes() for name in ARRAYS}
+    arrays = {name: array.tobytes() for name, array in rollout.arrays().items()}
     return arrays | {"episodes": rollout.episodes}
 
 
@@ -214,13 +214,14 @@ def block(make, columns, first_column, hidden, steps=24, seed=2):
     size = sum(a * b + b for a, b in pairwise(sizes))
     size += network.act.size * (network.act.kind == "box")
     actor = make_actor(network, columns)
-    sampler = Serial(envs, actor, steps, seed)
+    sampler = serial_of(envs, actor, steps, seed)
     weights = np.random.default_rng(0).normal(scale=0.5, size=size)
     sampler.publish(weights.astype(np.float32), 0)
     rollouts = []
     for _ in range(3):
         rollout = sampler.collect()
-        arrays = {name: getattr(rollout, name).copy() for name in ARRAYS if name != "version"}
+        kept = [name for name in rollout.arrays() if name not in ("version", "column")]
+        arrays = {name: rollout.arrays()[name].copy() for name in kept}
         rollouts.append((arrays, rollout.episodes))
     sampler.close()
     return rollouts

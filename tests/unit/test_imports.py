@@ -17,7 +17,7 @@ ROOT = Path(paceline.__file__).parent
 LAYERS = [
     {"errors", "registry", "machine", "files"},
     {"rollout"},
-    {"returns", "batch", "spaces", "checkpoint"},
+    {"returns", "batch", "spaces", "checkpoint", "arrays"},
     {"adapters"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
     {"samplers", "sync", "step", "config", "agent"},
@@ -175,7 +175,8 @@ with EnvColumns(env_maker("CartPole-v1"), 2) as columns:
     out = Rollout.allocate(50, 2, obs.stored, act.stored)
     columns.reset(out.obs[-1])
     head = np.empty((50, 2, 2), np.float32)
-    unroll(columns, actor, actor.head.noise(0, 0, 0, 2, 50), out, head)
+    out.turn()
+    unroll(columns, actor, actor.head.noise(0, 0, 0, 2, 50), out, head, [0])
 assert np.isfinite(out.obs).all() and np.isfinite(out.logp).all() and out.valid.sum() > 90
 print('torch' in sys.modules)
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol
 
-from ..rollout import Array, Rollout
+from ..rollout import Array, Pulse, Rollout
 from ..spaces import ActionSpec, ObservationSpec
 from .maker import EnvId, env_maker
 
@@ -25,6 +25,8 @@ class Columns(Protocol):
     """row of the first observation of each column's episode"""
     ended: Any
     """the next row of this column only resets"""
+    failures: int
+    """environments that raised and were rebuilt"""
 
     @property
     def resume(self) -> Literal["replay", "state", "none"]:
@@ -39,10 +41,11 @@ class Columns(Protocol):
     def step(self, t: int, actions: Any, out: Rollout) -> None:
         """Row `t` of `out`, whose flags have been cleared: step every column, or reset it."""
 
-    def replay(self, i: int, actions: Any, expected: Array) -> bool:
+    def replay(self, i: int, actions: Any, expected: Array, pulse: Pulse) -> bool:
         """Bring column `i` back to the observation `expected[1]`; False if it comes out otherwise.
 
-        Called after `restore`, where `resume` is "replay", for every open episode.
+        Called after `restore`, where `resume` is "replay", for every open episode. `pulse[0]`
+        changes with every step.
         """
 
     def state(self) -> dict[str, Array]: ...

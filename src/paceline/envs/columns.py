@@ -18,13 +18,14 @@ import numpy as np
 
 from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
-from ..rollout import Array, Rollout
-from ..spaces import ACTION_MASK, action_spec, observation_spec
+from ..rollout import Array, Pulse, Rollout
+from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
 
 log = logging.getLogger("paceline")
 
 EnvMaker = Callable[[], tuple[gym.Env[Any, Any], int | None]]
 """Makes one environment; with it comes a time limit to apply from outside, if any."""
+Specs = tuple[ObservationSpec, ActionSpec]
 
 MAX_FAILURES = 5
 """An environment that fails this often, each time soon after the last, has failed for good."""
@@ -40,7 +41,10 @@ def episode_seed(run_seed: int, column: int, episode: int) -> int:
 
 
 class EnvColumns:
-    """Columns `first_column … first_column + num_envs - 1` of a run."""
+    """Columns `first_column … first_column + num_envs - 1` of a run.
+
+    What the environment looks like is known from `specs`, or else found out.
+    """
 
     resume: Literal["replay"] = "replay"
 
@@ -51,6 +55,7 @@ class EnvColumns:
         seed: int = 0,
         first_column: int = 0,
         masks: bool = True,
+        specs: Specs | None = None,
     ) -> None:
         self._make, self.num_envs, self._seed, self.first_column = (
             make,
@@ -67,12 +72,7 @@ class EnvColumns:
                 self._envs.append(env)
             self.observation_space = self._envs[0].observation_space
             self.action_space = self._envs[0].action_space
-            self.act_spec = action_spec(self.action_space)
-            self.obs_spec = (
-                observation_spec(self.observation_space, self.act_spec, self._first_info())
-                if masks
-                else observation_spec(self.observation_space)
-            )
+            self.obs_spec, self.act_spec = specs or self._look(masks)
             self._maskable = masks and bool(self.act_spec.choices) and not self.obs_spec.mask
         except BadInput:
             self.close()
@@ -186,6 +186,14 @@ class EnvColumns:
         seed = episode_seed(self._seed, self.first_column + i, int(self.episode[i]))
         return self._envs[i].reset(seed=seed)
 
+    def _look(self, masks: bool) -> Specs:
+        """What its observations and actions are, as far as its spaces and first reset tell."""
+        self.act_spec = action_spec(self.action_space)
+        if not masks:
+            return observation_spec(self.observation_space), self.act_spec
+        info = self._first_info()
+        return observation_spec(self.observation_space, self.act_spec, info), self.act_spec
+
     def _first_info(self) -> dict[str, Any]:
         """What the first environment says beside its observation, which may be a mask of actions.
 
@@ -254,7 +262,7 @@ class EnvColumns:
             running = self.started[~np.array(self.ended)]
             self._next_limit = int(running.min()) + self._limit if len(running) else NEVER
 
-    def replay(self, i: int, actions: Sequence[Any], expected: Array) -> bool:
+    def replay(self, i: int, actions: Sequence[Any], expected: Array, pulse: Pulse) -> bool:
         """Bring column `i` to where its open episode stood, at the observation `expected[1]`.
 
         False where it comes out otherwise: the episode is given up, and the next row resets.
@@ -265,6 +273,7 @@ class EnvColumns:
             for action in actions:
                 if over:
                     break
+                pulse[0] += 1
                 observation, _, terminated, truncated, info = self._steps[i](action)
                 self._write(seen, 0, observation, info)
                 over = terminated or truncated

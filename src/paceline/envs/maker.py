@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium as gym
 import numpy as np
 
 from ..errors import BadInput
 from ..registry import SUITES, imported
-from ..spaces import observation_spec
-from .columns import EnvColumns, EnvMaker
+from ..spaces import ActionSpec, ObservationSpec, observation_spec
+from .columns import EnvColumns, EnvMaker, Specs
 from .native import NativeColumns
+
+if TYPE_CHECKING:
+    from . import Columns
 
 EnvId = str | Callable[..., gym.Env[Any, Any]]
 
@@ -38,32 +42,59 @@ def env_maker(
     return make
 
 
+@dataclass(frozen=True)
+class World:
+    """An environment as a run needs to know it: what it looks like, and how columns are made."""
+
+    env_id: EnvId
+    options: dict[str, Any]
+    """of `env_maker`"""
+    obs_spec: ObservationSpec
+    act_spec: ActionSpec
+    resume: Literal["replay", "state", "none"]
+
+    @property
+    def make(self) -> EnvMaker:
+        """How one environment is made."""
+        return env_maker(self.env_id, **self.options)
+
+    def columns(self, num_envs: int, seed: int, first_column: int = 0) -> Columns:
+        specs = self.obs_spec, self.act_spec
+        return make_columns(self.env_id, num_envs, seed, first_column, specs=specs, **self.options)
+
+
+def look_at(env_id: EnvId, **options: Any) -> World:
+    """Make one such environment to see what it is like."""
+    with make_columns(env_id, 1, **options) as columns:
+        return World(env_id, options, columns.obs_spec, columns.act_spec, columns.resume)
+
+
 def make_columns(
     env_id: EnvId,
     num_envs: int,
     seed: int = 0,
     first_column: int = 0,
     masks: bool = True,
+    specs: Specs | None = None,
     **options: Any,
 ) -> EnvColumns | NativeColumns:
     """`num_envs` environments side by side; with `vector` in their own vector implementation."""
     make = env_maker(env_id, **options)
     if not options.get("vector"):
-        return EnvColumns(make, num_envs, seed, first_column, masks)
+        return EnvColumns(make, num_envs, seed, first_column, masks, specs)
+    if specs is None:
+        with EnvColumns(make, 1, seed) as single:
+            specs = single.obs_spec, single.act_spec
     kwargs = dict(options.get("kwargs") or {})
     if options.get("time_limit"):
         kwargs["max_episode_steps"] = options["time_limit"]
     native = NativeColumns(str(env_id).removeprefix("gym:"), kwargs, num_envs, seed, first_column)
-    try:
-        with EnvColumns(make, 1, seed) as single:
-            if (single.obs_spec, single.act_spec) != (native.obs_spec, native.act_spec):
-                raise BadInput(
-                    f"env.vector: {env_id} shows something else in its vector implementation, or "
-                    "has action masks there that can't be asked for; leave --env.vector off"
-                )
-    except BaseException:
+    if specs != (native.obs_spec, native.act_spec):
         native.close()
-        raise
+        raise BadInput(
+            f"env.vector: {env_id} shows something else in its vector implementation, or "
+            "has action masks there that can't be asked for; leave --env.vector off"
+        )
     return native
 
 

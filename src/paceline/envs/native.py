@@ -15,7 +15,7 @@ import numpy as np
 
 from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
-from ..rollout import Array, Rollout
+from ..rollout import Array, Pulse, Rollout
 from ..spaces import action_spec, observation_spec
 from .columns import describe, episode_seed
 
@@ -28,6 +28,8 @@ NUMBERS = (bool, int, float, np.generic, np.ndarray)
 
 class NativeColumns:
     """Columns `first_column … first_column + num_envs - 1` of a run, in one vector environment."""
+
+    failures = 0
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class NativeColumns:
         else:  # new episodes begin, as after a reset
             self.started[:], self.ended = self.row, np.zeros(self.num_envs, bool)
 
-    def replay(self, i: int, actions: Any, expected: Array) -> bool:
+    def replay(self, i: int, actions: Any, expected: Array, pulse: Pulse) -> bool:
         raise AssertionError("its state is restored, not replayed")
 
 

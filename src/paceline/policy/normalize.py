@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..rollout import Array, Rollout
@@ -43,7 +45,8 @@ class RunningMoments:
 class ReturnScaler:
     """Divides rewards by the deviation of the running discounted return.
 
-    The running return of a column starts anew after every end of an episode, of either kind.
+    The running return of a column starts anew after every end of an episode, of either kind. A
+    column's steps may come one behind the other in the same rollout, as they do from a stream.
     """
 
     def __init__(self, columns: int, gamma: float) -> None:
@@ -54,12 +57,14 @@ class ReturnScaler:
     def returns(self, rollout: Rollout) -> Array:
         """The running discounted returns of the rollout's valid rows, in one list."""
         running, done = np.empty(rollout.reward.shape), rollout.done
-        now = self._running
-        for t in range(rollout.steps):
-            now = self._gamma * now + rollout.reward[t]
-            running[t] = now
-            now = np.where(done[t] | rollout.first[t + 1], 0.0, now)
-        self._running = now
+        for at in _each_once(rollout.column):
+            places = rollout.column[at] % len(self._running)
+            now = self._running[places]
+            for t in range(rollout.steps):
+                now = self._gamma * now + rollout.reward[t, at]
+                running[t, at] = now
+                now = np.where(done[t, at] | rollout.first[t + 1, at], 0.0, now)
+            self._running[places] = now
         return running[rollout.valid]
 
     def __call__(self, reward: Array) -> Array:
@@ -67,8 +72,21 @@ class ReturnScaler:
         return np.clip(scaled, -REWARD_CLIP, REWARD_CLIP)
 
     def state(self) -> dict[str, Array]:
-        return {"running": self._running, **self.moments.state()}
+        return {"running": self._running.copy(), **self.moments.state()}
 
     def restore(self, state: dict[str, Array]) -> None:
         self._running = state["running"].copy()
         self.moments.restore(state)
+
+
+def _each_once(column: Array) -> Iterator[Array | slice]:
+    """Places of a rollout's columns, in parts in which no column comes twice, in order of time."""
+    if len(np.unique(column)) == len(column):
+        yield slice(None)
+        return
+    seen: dict[int, int] = {}
+    turn = np.empty(len(column), np.int64)
+    for i, number in enumerate(column.tolist()):
+        turn[i] = seen[number] = seen.get(number, -1) + 1
+    for k in range(turn.max() + 1):
+        yield np.flatnonzero(turn == k)

@@ -8,6 +8,18 @@ from ..rollout import Array, Rollout
 
 
 class Sampler(Protocol):
+    @property
+    def t_wait(self) -> float:
+        """Seconds that `collect()` has waited for other processes, ever."""
+
+    @property
+    def restarts(self) -> int:
+        """Worker processes that were replaced, ever."""
+
+    @property
+    def env_restarts(self) -> int:
+        """Environments that raised and were rebuilt, ever."""
+
     def collect(self) -> Rollout:
         """The next rollout; its arrays hold until the next call."""
 

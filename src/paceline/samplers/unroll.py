@@ -9,16 +9,24 @@ import numpy as np
 from ..envs import Columns
 from ..errors import Diverged, EnvironmentFailed
 from ..policy.actor import Actor
-from ..rollout import Array, Rollout
+from ..rollout import Array, Pulse, Rollout
 from ..spaces import ObservationSpec
 
 
-def unroll(columns: Columns, actor: Actor, noise: Array, out: Rollout, head: Array) -> None:
-    """Fill `out`, which begins where it ended the last time; `head[T, B, size]` is scratch space
-    for the parameters of the policy's distributions."""
-    out.turn()
+def unroll(
+    columns: Columns,
+    actor: Actor,
+    noise: Array,
+    out: Rollout,
+    head: Array,
+    pulse: Pulse,
+) -> None:
+    """Fill `out`, whose first observations are there; `head[T, B, size]` is scratch space for the
+    parameters of the policy's distributions; `pulse[0]` shows how far it has come."""
     forward, sample, adapt, step = actor.forward, actor.head.sample, columns.adapt, columns.step
+    row = columns.row
     for t in range(out.steps):
+        pulse[0] = row + t
         parameters, action = head[t], out.action[t]
         forward(out.obs[t], parameters)
         sample(parameters, noise[t], action)

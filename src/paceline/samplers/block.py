@@ -1,0 +1,214 @@
+"""Block: some columns and the actor that steps them; and Ledger, what it takes to bring one back.
+
+A block lives where its environments do, in a worker or in the learner's own process. Its ledger is
+kept by the sampler, which survives it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from ..arrays import fitting
+from ..envs import Columns
+from ..envs.maker import World
+from ..policy.actor import Actor, make_actor
+from ..policy.network import NetworkSpec
+from ..rollout import Array, Episode, OpenEpisodes, Pulse, Rollout
+from ..spaces import ObservationSpec
+from .unroll import check, check_policy, unroll
+
+MOST = 2**53
+"""No run has more rows."""
+Mark = dict[str, Any]
+"""Where a block's columns stand: their counters, latest observations and open episodes."""
+
+
+class Block:
+    """Columns acting side by side; each rollout begins where the last one ended."""
+
+    def __init__(self, columns: Columns, actor: Actor, steps: int, seed: int) -> None:
+        self.columns, self._actor, self._seed = columns, actor, seed
+        shape, dtype = columns.obs_spec.stored
+        self._obs = np.zeros((columns.num_envs, *shape), dtype)
+        self._first = np.zeros(columns.num_envs, np.bool_)
+        self._head = np.empty((steps, columns.num_envs, actor.head.size), np.float32)
+        self._open = OpenEpisodes.none(columns.num_envs)
+        self._rollouts, self._version = 0, 0
+
+    def load(self, weights: Array, version: int) -> None:
+        """Act with these weights from the next rollout on."""
+        self._actor.load(weights)
+        self._version = version
+
+    def begin(self) -> list[int]:
+        """Reset every column; as `restore` does, it returns those that are not as they were."""
+        self.columns.reset(self._obs)
+        self._first[:] = True
+        return []
+
+    def fill(self, out: Rollout, pulse: Pulse) -> list[Episode]:
+        """Write the next rollout; returns the episodes that ended in it.
+
+        `pulse[0]` counts the rows of the run while it is being written.
+        """
+        columns = self.columns
+        first = columns.first_column
+        out.version[:], out.column[:] = self._version, np.arange(first, first + columns.num_envs)
+        begun = columns.row - columns.started
+        noise = self._actor.head.noise(
+            self._seed, self._rollouts, first, columns.num_envs, out.steps
+        )
+        out.begin(self._obs, self._first)
+        unroll(columns, self._actor, noise, out, self._head, pulse)
+        check_policy(out, self._head, columns.obs_spec)
+        check(out, columns.obs_spec, first, begun)
+        self._obs[:], self._first[:] = out.obs[-1], out.first[-1]
+        self._rollouts += 1
+        return self._open.close(out, first)
+
+    def counters(self) -> Mark:
+        """Where the columns stand, but for what a rollout ends with anyway."""
+        return {
+            **self.columns.state(),
+            "total": self._open.total.copy(),
+            "length": self._open.length.copy(),
+            "rollouts": np.array(self._rollouts),
+        }
+
+    def mark(self) -> Mark:
+        return self.counters() | latest(self.columns.obs_spec, self._obs, self._first)
+
+    def restore(self, state: Mark, pulse: Pulse) -> list[int]:
+        """Go on from `state`; returns the columns that did not come out as they were."""
+        columns = self.columns
+        columns.restore(state)
+        self._rollouts = int(state["rollouts"])
+        everyone = range(columns.first_column, columns.first_column + columns.num_envs)
+        if columns.resume == "none":
+            self.begin()
+            return list(everyone)
+        for name, part in columns.obs_spec.split(self._obs).items():
+            part[...] = state[f"obs.{name}"]
+        self._first[:] = state["first"]
+        self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
+        return self._replay(state, pulse) if columns.resume == "replay" else []
+
+    def _replay(self, state: Mark, pulse: Pulse) -> list[int]:
+        """Bring every open episode back; returns the columns where that failed."""
+        columns, at = self.columns, 0
+        different = []
+        for i in range(columns.num_envs):
+            if columns.ended[i]:
+                continue
+            length = columns.row - int(columns.started[i])
+            actions = columns.adapt(state["actions"][at : at + length])
+            at += length
+            if not columns.replay(i, actions, self._obs[i : i + 1], pulse):
+                different.append(columns.first_column + i)
+        return different
+
+    def close(self) -> None:
+        self.columns.close()
+
+
+def make_block(
+    world: World, network: NetworkSpec, num_envs: int, steps: int, seed: int, first_column: int
+) -> Block:
+    columns = world.columns(num_envs, seed, first_column)
+    try:
+        return Block(columns, make_actor(network, num_envs), steps, seed)
+    except BaseException:
+        columns.close()
+        raise
+
+
+def latest(spec: ObservationSpec, obs: Array, first: Array) -> Mark:
+    """Copies of observations [B], by part, and of whether they start an episode."""
+    return {f"obs.{name}": part.copy() for name, part in spec.split(obs).items()} | {
+        "first": first.copy()
+    }
+
+
+class Ledger:
+    """Where a block stood after each rollout, and the actions of its open episodes."""
+
+    def __init__(self, world: World, num_envs: int) -> None:
+        self._world, self._num_envs = world, num_envs
+        self._actions: deque[Array] = deque()
+        """actions of the latest rollouts, as far back as any open episode reaches"""
+        self._oldest = 0
+        """row of the run at which they begin"""
+        self.now: Mark = {}
+        """after the latest rollout; empty before the first"""
+        self.published: Mark = {}
+        """after the rollout from which the latest weights were learnt"""
+
+    def begin(self, mark: Mark) -> None:
+        self.now = self.published = mark
+
+    def note(self, rollout: Rollout, counters: Mark) -> Mark:
+        """A rollout has come in; returns where the columns stand after it."""
+        self.now = counters | latest(self._world.obs_spec, rollout.obs[-1], rollout.first[-1])
+        if self._world.resume == "replay":
+            self._actions.append(rollout.action.copy())
+            row = min(int(mark["started"].min()) for mark in (self.published, self.now))
+            while self._actions and self._oldest + len(self._actions[0]) <= row:
+                self._oldest += len(self._actions.popleft())
+        return self.now
+
+    def state(self, mark: Mark) -> Mark:
+        """With `actions`, the open episodes' own, one column after the other."""
+        if not mark or self._world.resume != "replay":
+            return dict(mark)
+        end = int(mark["row"])
+        rows = np.concatenate([*self._actions, self._blank_actions(0)])
+        taken = []
+        for i, (started, ended) in enumerate(zip(mark["started"], mark["ended"], strict=True)):
+            last = int(started) if ended else end
+            taken.append(rows[int(started) - self._oldest : last - self._oldest, i])
+        return {**mark, "actions": np.concatenate(taken)}
+
+    def restore(self, state: Mark) -> None:
+        """Take over what another ledger's `state` gave; `ValueError` if none can have given it."""
+        self._check(state)
+        self.begin({name: array for name, array in state.items() if name != "actions"})
+        if self._world.resume != "replay":
+            return
+        row, started, ended = int(state["row"]), state["started"], state["ended"]
+        # Rows before the open episodes' are never asked for again; each column's own are put back.
+        self._oldest = int(min([row, *started[~ended]]))
+        kept = self._blank_actions(row - self._oldest)
+        at = 0
+        for i in np.flatnonzero(~ended):
+            length = row - int(started[i])
+            kept[len(kept) - length :, i] = state["actions"][at : at + length]
+            at += length
+        self._actions = deque([kept] if len(kept) else [])
+
+    def _blank_actions(self, rows: int) -> Array:
+        shape, dtype = self._world.act_spec.stored
+        return np.zeros((rows, self._num_envs, *shape), dtype)
+
+    def _check(self, state: Mark) -> None:
+        count, number = np.zeros(self._num_envs, np.int64), np.array(0)
+        flag = np.zeros(self._num_envs, np.bool_)
+        shape, dtype = self._world.obs_spec.stored
+        obs = np.zeros((self._num_envs, *shape), dtype)
+        template = {"row": number, "episode": count, "started": count, "ended": flag}
+        template |= {"total": np.zeros(self._num_envs), "length": count, "rollouts": number}
+        # What an environment keeps of itself is its own affair, and of no fixed shape.
+        fitting(state, template | latest(self._world.obs_spec, obs, flag))
+        row, ended = int(state["row"]), state["ended"]
+        for name in ("row", "started", "length", "rollouts"):
+            if not 0 <= state[name].min() <= state[name].max() <= MOST:
+                raise ValueError(f"{name} is {state[name].tolist()}")
+        if (state["started"] > row).any() or (state["episode"] < -1).any():
+            raise ValueError(f"an episode is said to start after row {row}")
+        if self._world.resume == "replay":
+            needed = int(np.where(ended, 0, row - state["started"]).sum())
+            like, found = self._blank_actions(0)[:, 0], state["actions"]
+            if found.shape != (needed, *like.shape[1:]) or found.dtype != like.dtype:
+                raise ValueError(f"actions are {found.dtype} {found.shape}, for {needed} steps")

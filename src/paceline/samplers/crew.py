@@ -1,0 +1,359 @@
+"""Crew: the worker processes of a run, watched, and replaced when they die or hang."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+
+from ..envs.maker import World
+from ..errors import EnvironmentFailed
+from ..policy.network import NetworkSpec
+from ..rollout import Rollout
+from .block import Ledger, Mark
+from .forkserver import Starter, starter
+from .memory import Memory, Plan, nameless_file
+from .worker import Begin, Broke, Done, Failed, Fill, Ready, Said, Setup
+
+log = logging.getLogger("paceline")
+
+TICK = 0.5
+"""Seconds between two looks at the workers' signs of life."""
+TORCH = ["paceline.policy.torch_actor"]
+SLOW_START = 60.0
+"""A worker that makes its environments is silent for as long as that takes; at least this long."""
+
+
+@dataclass
+class Worker:
+    """A worker as the trainer knows it, through all the processes that it has been."""
+
+    setup: Setup
+    ledger: Ledger
+    slots: list[Rollout]
+    """its columns of every slot"""
+    pid: int = 0
+    line: Connection[Any, Any] | None = None
+    ready: bool = False
+    orders: deque[Fill] = field(default_factory=deque)
+    """rollouts it was told to make and has not finished"""
+    failures: int = 0
+    """in a row, without a finished rollout"""
+    quiet: float = 0.0
+    """seconds without a sign of life, when there should have been one"""
+    pulse: int = -1
+    env_restarts: int = 0
+    """of its processes before this one"""
+    env_restarts_now: int = 0
+
+    @property
+    def name(self) -> str:
+        first = self.setup.first_column
+        return (
+            f"worker {self.setup.number} (pid {self.pid}, columns {first}–"
+            f"{first + self.setup.num_envs - 1})"
+        )
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A finished rollout, in a slot that is the learner's until it is given back."""
+
+    worker: Worker
+    done: Done
+    mark: Mark
+
+    @property
+    def rollout(self) -> Rollout:
+        return self.worker.slots[self.done.slot]
+
+    @property
+    def version(self) -> int:
+        return int(self.rollout.version[0])
+
+
+class Crew:
+    def __init__(
+        self,
+        starter: Starter,
+        memory: Memory,
+        memory_file: int,
+        setups: list[Setup],
+        ledgers: list[Ledger],
+        timeout: float,
+        most_failures: int,
+    ) -> None:
+        self._starter, self._memory, self._file = starter, memory, memory_file
+        self._timeout, self._most = timeout, most_failures
+        self._selector = selectors.DefaultSelector()
+        self.workers = []
+        for setup, ledger in zip(setups, ledgers, strict=True):
+            end = setup.place + setup.num_envs
+            slots = [slot.between(setup.place, end) for slot in memory.slots]
+            self.workers.append(Worker(setup, ledger, slots))
+        self.restarts = 0
+        self.t_wait = 0.0
+        self._looked = time.monotonic()
+        self._traced = False
+        self._begun = False
+        for worker in self.workers:
+            self._start(worker)
+
+    @property
+    def env_restarts(self) -> int:
+        return sum(worker.env_restarts + worker.env_restarts_now for worker in self.workers)
+
+    def begin(self) -> list[int]:
+        """Wait until every worker has its first episodes, or those of its ledger.
+
+        Returns the columns that did not come out as they were.
+        """
+        if self._begun:
+            return []
+        self._begun = True
+        for worker in self.workers:
+            self._begin(worker)
+        different: list[int] = []
+        while not all(worker.ready for worker in self.workers):
+            for event in self._events():
+                assert isinstance(event, Ready)
+                different += event.different
+        return different
+
+    def fill(self, worker: Worker, slot: int) -> None:
+        """Have a worker make its next rollout, after those it has been told to make before."""
+        order = Fill(slot)
+        worker.orders.append(order)
+        self._say(worker, order)
+
+    def arrivals(self) -> list[Arrival]:
+        """Rollouts that have come in, at least one; or none, if something else happened."""
+        began = time.perf_counter()
+        found = []
+        for event in self._events():
+            if isinstance(event, Arrival):
+                found.append(event)
+        self.t_wait += time.perf_counter() - began
+        return found
+
+    def _events(self) -> Iterator[Ready | Arrival]:
+        """What workers say, after having waited for one of them; whoever has died is replaced."""
+        for key, _ in self._selector.select(TICK):
+            worker: Worker = key.data
+            try:
+                assert worker.line is not None
+                message = worker.line.recv()
+            except BlockingIOError:
+                self._replace(worker, "stopped in the middle of a message")
+                continue
+            except (EOFError, OSError):
+                self._replace(worker)
+                continue
+            match message:
+                case Said():
+                    self._pass_on(message)
+                case Ready():
+                    yield self._welcome(worker, message)
+                case Done():
+                    yield self._take(worker, message)
+                case Failed(error):
+                    raise error
+                case Broke(cause, trace):
+                    log.warning("%s", self._shown(trace))
+                    self._replace(worker, f"broke ({cause})")
+        self._look()
+
+    def _welcome(self, worker: Worker, message: Ready) -> Ready:
+        worker.ready = True
+        if message.different and worker.ledger.now and self.restarts:
+            log.warning(
+                "the environments of columns %s did not replay to the same observation; they "
+                "begin a new episode",
+                ", ".join(map(str, message.different)),
+            )
+        now = worker.ledger.now
+        if not now:
+            worker.ledger.begin(message.mark)
+        else:
+            now.update(message.mark)
+        return message
+
+    def _take(self, worker: Worker, done: Done) -> Arrival:
+        worker.orders.popleft()
+        worker.failures, worker.quiet = 0, 0.0
+        worker.env_restarts_now = done.failures
+        return Arrival(worker, done, worker.ledger.note(worker.slots[done.slot], done.counters))
+
+    def _pass_on(self, said: Said) -> None:
+        log.log(said.level, "%s%s", said.text, f"\n{self._shown(said.trace)}" if said.trace else "")
+
+    def _shown(self, trace: str) -> str:
+        """A traceback, the first time; later ones would say the same."""
+        shown = trace.rstrip() if not self._traced else trace.rstrip().splitlines()[-1]
+        self._traced = True
+        return shown
+
+    def _look(self) -> None:
+        """Replace the workers that have shown no sign of life for too long."""
+        now = time.monotonic()
+        # A trainer that was itself asleep for a while has no right to complain.
+        passed = min(now - self._looked, 2 * TICK)
+        if passed < TICK / 2:
+            return
+        self._looked = now
+        for worker in self.workers:
+            pulse = self._memory.pulses[worker.setup.number][0]
+            expected = bool(worker.orders) or (self._begun and not worker.ready)
+            alive = not expected or pulse != worker.pulse
+            worker.quiet = 0.0 if alive else worker.quiet + passed
+            worker.pulse = pulse
+            patience = self._timeout if worker.ready else max(self._timeout, SLOW_START)
+            if worker.quiet >= patience:
+                self._replace(worker, f"showed no sign of life for {worker.quiet:.0f} s")
+
+    def _start(self, worker: Worker) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            worker.pid = self._starter.start(theirs.fileno(), self._file)
+        # A worker that is stopped in the middle of a message must not stop the trainer.
+        whole, rest = divmod(self._timeout, 1)
+        limit = struct.pack("ll", int(whole), int(rest * 1e6))
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        worker.line = Connection(ours.detach())
+        worker.ready, worker.quiet, worker.pulse = False, 0.0, -1
+        self._selector.register(worker.line, selectors.EVENT_READ, worker)
+        with suppress(OSError):  # one that died at once will be noticed by its line
+            worker.line.send_bytes(cloudpickle.dumps(worker.setup))
+
+    def _begin(self, worker: Worker) -> None:
+        ledger = worker.ledger
+        self._say(worker, Begin(ledger.state(ledger.now) if ledger.now else None))
+
+    def _say(self, worker: Worker, message: Begin | Fill) -> None:
+        assert worker.line is not None
+        with suppress(OSError):  # its successor will be told again
+            worker.line.send(message)
+
+    def _replace(self, worker: Worker, cause: str | None = None) -> None:
+        """Another process on the same columns, brought to where the latest rollout ended."""
+        code = self._end(worker)
+        worker.failures += 1
+        pulse = self._memory.pulses[worker.setup.number]
+        at, pulse[1] = pulse[0], self._memory.weights.version
+        what = f"{worker.name} {cause or _ended(code)} at step {at:,}"
+        if worker.failures > self._most:
+            raise EnvironmentFailed(
+                f"{what}; that was failure {worker.failures} in a row without a finished rollout"
+            )
+        self.restarts += 1
+        worker.env_restarts += worker.env_restarts_now
+        worker.env_restarts_now = 0
+        self._start(worker)
+        log.warning("%s; pid %d takes its place", what, worker.pid)
+        if self._begun:
+            self._begin(worker)
+        for order in worker.orders:
+            self._say(worker, order)
+
+    def _end(self, worker: Worker) -> int | None:
+        if worker.line is not None:
+            self._selector.unregister(worker.line)
+            worker.line.close()
+            worker.line = None
+            return self._starter.end(worker.pid)
+        return None
+
+    def close(self) -> None:
+        """Hang up on every worker, and wait until they are gone."""
+        for worker in self.workers:
+            if worker.line is not None:
+                self._selector.unregister(worker.line)
+                worker.line.close()
+                worker.line = None
+        self._selector.close()
+        self._starter.close()
+        os.close(self._file)
+
+
+def make_crew(
+    world: World,
+    network: NetworkSpec,
+    weights: int,
+    *,
+    workers: int,
+    num_envs: int,
+    steps: int,
+    seed: int,
+    slots: int,
+    cpus: list[list[int]],
+    timeout: float,
+    max_restarts: int,
+) -> tuple[Crew, Memory]:
+    """Start `workers` processes for `num_envs` columns.
+
+    Each has as many `slots` of its own, or none: then all share one.
+    """
+    width = num_envs // workers
+    plan = Plan(
+        weights=weights,
+        workers=workers,
+        slots=slots * workers or 1,
+        steps=steps,
+        columns=width if slots else num_envs,
+        obs=world.obs_spec,
+        act=world.act_spec,
+    )
+    name = str(world.env_id).rpartition(":")[2]
+    known = [gym.registry[name]] if name in gym.registry else []
+    setups = [
+        Setup(
+            number=number,
+            world=world,
+            registered=known,
+            network=network,
+            plan=plan,
+            seed=seed,
+            num_envs=width,
+            first_column=number * width,
+            place=0 if slots else number * width,
+            cpus=cpus[number],
+        )
+        for number in range(workers)
+    ]
+    with ExitStack() as stack:
+        file = nameless_file()
+        stack.callback(os.close, file)
+        memory = Memory(plan, file)
+        for slot in memory.slots:
+            slot.wiped()
+        source = starter(["paceline.samplers.worker", *(TORCH if network.needs_torch else [])])
+        stack.callback(source.close)
+        ledgers = [Ledger(world, width) for _ in setups]
+        crew = Crew(source, memory, file, setups, ledgers, timeout, max_restarts)
+        stack.pop_all()
+    return crew, memory
+
+
+def _ended(code: int | None) -> str:
+    if code is None:
+        return "is gone"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

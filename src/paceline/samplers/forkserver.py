@@ -1,0 +1,217 @@
+"""Where worker processes come from: a small server that forks them, or a fresh interpreter each.
+
+Not `multiprocessing`'s: that one imports the user's `__main__` into every worker, keeps a second
+process for tracking, and leaves a directory behind when it is killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib import import_module
+from typing import Any, NoReturn, Protocol
+
+from ..machine import THREAD_VARIABLES
+
+GRACE = 1.0
+"""Seconds that workers have to leave by themselves."""
+MOST_BYTES = 4096
+
+
+class Starter(Protocol):
+    def start(self, connection: int, memory: int) -> int:
+        """Start a worker with these descriptors; returns its process id."""
+
+    def end(self, pid: int) -> int | None:
+        """Make sure that a worker is gone; its exit code, or minus its signal, if that is known."""
+
+    def close(self) -> None:
+        """End every worker; those that have been told to leave get a moment for it."""
+
+
+def starter(preload: list[str]) -> Starter:
+    """The fastest there is on this system; `preload` are modules that every worker will need."""
+    if hasattr(os, "pidfd_open") and hasattr(socket, "SOCK_SEQPACKET"):
+        return Forkserver(preload)
+    return Spawner()
+
+
+def _python(call: str, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """An interpreter that finds the same modules and runs one call of this package.
+
+    In a session of its own: signals from the terminal are for the trainer, which passes them on
+    in its own way.
+    """
+    module, _, function = call.partition(":")
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"from paceline.samplers.{module} import {function.partition('(')[0]}; {function}"
+    )
+    single = dict.fromkeys(THREAD_VARIABLES, "1")
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        env=os.environ | single,
+    )
+
+
+class Forkserver:
+    """The trainer's side. A server that was killed is replaced when it is next needed."""
+
+    def __init__(self, preload: list[str]) -> None:
+        self._preload = preload
+        self._launch()
+
+    def _launch(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        trainer = os.pidfd_open(os.getpid())
+        with theirs:
+            call = f"forkserver:serve({theirs.fileno()}, {trainer}, {self._preload!r})"
+            self._process = _python(call, (theirs.fileno(), trainer))
+        os.close(trainer)
+        self._socket = ours
+
+    def start(self, connection: int, memory: int) -> int:
+        try:
+            return int(self._ask("start", fds=[connection, memory]))
+        except (OSError, EOFError):
+            self.close()
+            self._launch()
+            return int(self._ask("start", fds=[connection, memory]))
+
+    def end(self, pid: int) -> int | None:
+        try:
+            return self._ask("end", pid)
+        except (OSError, EOFError):
+            return None
+
+    def _ask(self, *request: Any, fds: list[int] | None = None) -> Any:
+        socket.send_fds(self._socket, [pickle.dumps(request)], fds or [])
+        answer = self._socket.recv(MOST_BYTES)
+        if not answer:
+            raise EOFError
+        return pickle.loads(answer)
+
+    def close(self) -> None:
+        self._socket.close()
+        try:
+            self._process.wait(GRACE + 5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def serve(requests: int, trainer: int, preload: list[str]) -> NoReturn:
+    """The server: forks on request, knows how its children ended, and goes with its trainer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for module in preload:
+        import_module(module)
+    gc.collect()
+    gc.freeze()  # what is shared with the children stays shared
+    server = _Server(socket.socket(fileno=requests), trainer)
+    while True:
+        server.turn()
+
+
+class _Server:
+    def __init__(self, requests: socket.socket, trainer: int) -> None:
+        self._requests, self._trainer = requests, trainer
+        self._children: dict[int, int] = {}
+        """pidfd → pid"""
+        self._ended: dict[int, int] = {}
+        """pid → exit code, of those nobody has asked about"""
+
+    def turn(self) -> None:
+        """Wait for something to happen, and see to it."""
+        for fd in self._happened([self._requests.fileno(), self._trainer, *self._children], None):
+            if fd in self._children:
+                self._bury(fd)
+            elif fd == self._trainer:
+                self._leave(grace=0.0)
+            else:
+                self._answer()
+
+    def _answer(self) -> None:
+        message, fds, _, _ = socket.recv_fds(self._requests, MOST_BYTES, 2)
+        if not message:
+            self._leave(GRACE)
+        kind, *rest = pickle.loads(message)
+        reply = self._fork(*fds) if kind == "start" else self._end(*rest)
+        for fd in fds:
+            os.close(fd)
+        self._requests.send(pickle.dumps(reply))
+
+    def _fork(self, connection: int, memory: int) -> int:
+        pid = os.fork()
+        if pid == 0:
+            from .worker import main
+
+            self._requests.close()
+            for fd in self._children:
+                os.close(fd)
+            main(connection, memory, self._trainer)
+        self._children[os.pidfd_open(pid)] = pid
+        return pid
+
+    def _end(self, pid: int) -> int | None:
+        for fd in [fd for fd, child in self._children.items() if child == pid]:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            self._bury(fd)
+        return self._ended.pop(pid, None)
+
+    def _bury(self, fd: int) -> None:
+        """Take note of how a child ended, once it has."""
+        pid = self._children.pop(fd)
+        self._ended[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(fd)
+
+    def _leave(self, grace: float) -> NoReturn:
+        deadline = time.monotonic() + grace
+        while self._children and (left := deadline - time.monotonic()) > 0:
+            for fd in self._happened(list(self._children), left):
+                self._bury(fd)
+        for pid in list(self._children.values()):
+            self._end(pid)
+        os._exit(0)
+
+    @staticmethod
+    def _happened(fds: list[int], timeout: float | None) -> list[int]:
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        return [fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)]
+
+
+class Spawner:
+    """A fresh interpreter for every worker, where there is nothing better."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, connection: int, memory: int) -> int:
+        process = _python(f"worker:main({connection}, {memory}, None)", (connection, memory))
+        self._processes[process.pid] = process
+        return process.pid
+
+    def end(self, pid: int) -> int | None:
+        process = self._processes.pop(pid)
+        process.kill()
+        return process.wait()
+
+    def close(self) -> None:
+        deadline = time.monotonic() + GRACE
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

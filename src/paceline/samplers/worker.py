@@ -1,0 +1,220 @@
+"""A worker process: one block of columns that writes its rollouts into shared slots.
+
+It talks to the trainer alone, over a connection of its own; when that ends, so does the worker. It
+never imports the user's `__main__`, nor torch unless its actor needs it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import random
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+
+from ..envs.maker import World
+from ..errors import PacelineError
+from ..policy.network import NetworkSpec
+from ..rollout import Episode
+from .block import Block, Mark, make_block
+from .memory import Memory, Plan
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker is told once."""
+
+    number: int
+    world: World
+    registered: list[gym.envs.registration.EnvSpec]
+    """environments that the trainer knows and a worker may not"""
+    network: NetworkSpec
+    plan: Plan
+    seed: int
+    num_envs: int
+    first_column: int
+    place: int
+    """of its first column within a slot"""
+    cpus: list[int]
+    """it may run on these alone; empty for any"""
+
+
+# What the trainer says …
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Begin the first episodes, or go on from a state."""
+
+    state: Mark | None
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Act with the latest weights, and write the next rollout into this slot."""
+
+    slot: int
+
+
+# … and what a worker says.
+
+
+@dataclass(frozen=True)
+class Ready:
+    mark: Mark
+    different: list[int]
+    """columns that did not come out as they were"""
+
+
+@dataclass(frozen=True)
+class Done:
+    slot: int
+    counters: Mark
+    episodes: list[Episode]
+    failures: int
+    """environments rebuilt by this process so far"""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The run can't go on, for a reason that the trainer raises in turn."""
+
+    error: PacelineError
+
+
+@dataclass(frozen=True)
+class Broke:
+    """This process can't go on, which another might."""
+
+    cause: str
+    trace: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line for the user's eyes."""
+
+    level: int
+    text: str
+    trace: str
+
+
+def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
+    """The whole life of a worker, given its descriptors; `trainer` is one that ends with it."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        faulthandler.enable()
+        threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
+        line = Line(Connection(connection))
+        try:
+            _work(line, memory)
+        except PacelineError as error:
+            line.say(Failed(error))
+        except OSError:
+            raise
+        except Exception as error:
+            line.say(Broke(f"{type(error).__name__}: {error}", traceback.format_exc()))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def _leave_with(trainer: int | None) -> None:
+    """End with the trainer, also in the middle of a rollout."""
+    if trainer is not None:
+        select.select([trainer], [], [])
+    else:
+        parent = os.getppid()
+        while os.getppid() == parent:
+            time.sleep(0.5)
+    os._exit(0)
+
+
+class Line(logging.Handler):
+    """The connection to the trainer; what is logged goes over it too."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        super().__init__()
+        self._connection, self._one_at_a_time = connection, threading.Lock()
+
+    def hear(self) -> Any:
+        return self._connection.recv()
+
+    def hear_setup(self) -> Setup:
+        """By value where its parts can't be imported, such as what the user's `__main__` made."""
+        setup: Setup = cloudpickle.loads(self._connection.recv_bytes())
+        return setup
+
+    def say(self, message: Any) -> None:
+        with self._one_at_a_time:
+            self._connection.send(message)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = ""
+        if record.exc_info and record.exc_info[0] is not None:
+            trace = "".join(traceback.format_exception(*record.exc_info))
+        self.say(Said(record.levelno, record.getMessage(), trace))
+
+
+def _work(line: Line, memory_file: int) -> None:
+    setup = line.hear_setup()
+    log = logging.getLogger("paceline")
+    log.addHandler(line)
+    log.propagate = False
+    if setup.cpus:
+        os.sched_setaffinity(0, setup.cpus)
+    for spec in setup.registered:
+        gym.registry.setdefault(spec.id, spec)
+    # Environments should draw from their own generator; those that do not at least differ.
+    random.seed(f"{setup.seed} {setup.first_column}")
+    np.random.seed([setup.seed, setup.first_column])
+    memory = Memory(setup.plan, memory_file)
+    with closing(
+        make_block(
+            setup.world,
+            setup.network,
+            setup.num_envs,
+            setup.plan.steps,
+            setup.seed,
+            setup.first_column,
+        )
+    ) as block:
+        _serve(line, setup, memory, block)
+
+
+def _serve(line: Line, setup: Setup, memory: Memory, block: Block) -> None:
+    """Do as the trainer says until it hangs up."""
+    pulse = memory.pulses[setup.number]
+    weights = np.empty(setup.plan.weights, np.float32)
+    end = setup.place + setup.num_envs
+    slots = [slot.between(setup.place, end) for slot in memory.slots]
+    while True:
+        match line.hear():
+            case Begin(state):
+                different = block.begin() if state is None else block.restore(state, pulse)
+                line.say(Ready(block.mark(), different))
+            case Fill(slot):
+                pulse[1] = memory.weights.version  # what follows is at least as new
+                block.load(weights, memory.weights.read(weights))
+                episodes = block.fill(slots[slot], pulse)
+                line.say(Done(slot, block.counters(), episodes, block.columns.failures))
