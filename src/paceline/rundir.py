@@ -40,6 +40,9 @@ CHANGEABLE = {
     "log_every",
     "log_jsonl",
     "track",
+    "pin",
+    "worker_timeout",
+    "max_restarts",
 }
 """What a resumed run may do differently: none of it alters learning."""
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.build import build
+from paceline.build import blank_rollout, build
 
 
 class Probe(gym.Env):
@@ -199,7 +199,8 @@ def test_normalising_what_is_no_vector_is_refused(observation):
 @pytest.mark.parametrize("observation", ["vector", "discrete", "image"])
 def test_a_blank_rollout_for_the_compiler_can_be_judged(observation):
     """Also where zero is not an observation, as with a Discrete that starts at 2."""
-    with build(config_of(observation)) as parts:
+    config = config_of(observation)
+    with build(config) as parts:
         before = parts.learner.flat.storage.clone()
-        parts.learner.warm_up(parts.sampler.blank())
+        parts.learner.warm_up(blank_rollout(config, parts.world))
         assert torch.equal(parts.learner.flat.storage, before)

@@ -155,7 +155,7 @@ def test_a_state_holds_the_actions_of_open_episodes_and_no_more():
             rows = 32 * rollouts
             # 200 steps and 1 reset row make an episode; every column is at the same place.
             open_steps = 0 if rows % 201 == 200 else rows % 201
-            assert len(state["actions"]) == 3 * open_steps
+            assert len(state["0.actions"]) == 3 * open_steps
 
 
 class Unsteady(Constant):
@@ -165,12 +165,12 @@ class Unsteady(Constant):
 
     def __init__(self):
         super().__init__(length=50)
-        Unsteady.made += 1
+        Unsteady.made += 1  # the first of every build is only looked at
         self.number = Unsteady.made
 
     def step(self, action):
         obs, *rest = super().step(action)
-        return obs * np.float32(1 + self.number // 3 * (self.number % 3 == 1)), *rest
+        return obs * np.float32(1 + self.number // 4 * (self.number % 4 == 2)), *rest
 
 
 def test_a_column_that_does_not_replay_to_its_observation_is_named():

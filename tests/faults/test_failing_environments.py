@@ -52,9 +52,9 @@ class Mishap(gym.Env):
             raise RuntimeError("the rope broke")
         if self.what == "rarely" and self.steps == 150:  # of each instance
             raise RuntimeError("the rope broke")
-        if self.what == "evaluation" and self.number > 4 and Path("broken").exists():
+        if self.what == "evaluation" and self.number > 5 and Path("broken").exists():
             raise RuntimeError("the rope broke")
-        if self.what == "evaluation reward" and self.number > 4:
+        if self.what == "evaluation reward" and self.number > 5:
             reward = float("nan")
         if now:
             reward = {"nan reward": np.nan, "inf reward": np.inf, "huge": 1e30}.get(
