@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENV ?= CartPole-v1
 OUT ?=
+WORKERS ?= auto
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 train_args = --algo $(1) --env-id $(ENV) $(if $(OUT),--output-dir $(OUT))
 
@@ -10,7 +11,8 @@ CASES ?=
 PEERS := .venv-peers/bin
 PEERS_PIP := $(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install train train-a2c evaluate test test-all check bench bench-peers docs tensorboard clean
+.PHONY: install train train-parallel train-a2c train-a2c-parallel train-impala \
+	train-impala-parallel evaluate test test-all check bench bench-peers docs tensorboard clean
 
 install: .venv/.installed
 
@@ -32,6 +34,19 @@ train: install
 train-a2c: install
 	$(BIN)/paceline train $(call train_args,a2c)
 
+train-impala: install
+	$(BIN)/paceline train $(call train_args,impala)
+
+# As many worker processes as there are CPUs, or WORKERS=4.
+train-parallel: install
+	$(BIN)/paceline train $(call train_args,ppo) --num-workers $(WORKERS)
+
+train-a2c-parallel: install
+	$(BIN)/paceline train $(call train_args,a2c) --num-workers $(WORKERS)
+
+train-impala-parallel: install
+	$(BIN)/paceline train $(call train_args,impala) --num-workers $(WORKERS)
+
 evaluate: install
 	$(BIN)/paceline eval $(or $(OUT),$$(ls -dt runs/*/ | head -1)) --episodes 100
 
@@ -50,6 +65,12 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/ppo_speed.py
 	$(BIN)/python benchmarks/env_share.py --env-id CartPole-v1 --num-envs 8
 	$(BIN)/python benchmarks/env_share.py --env-id LunarLander-v3 --num-envs 16
+	$(BIN)/python benchmarks/parallel.py worker
+	$(BIN)/python benchmarks/parallel.py async
+	$(BIN)/python benchmarks/parallel.py rollout --env-id LunarLander-v3
+	$(BIN)/python benchmarks/parallel.py rollout --env-id HalfCheetah-v5
+	$(BIN)/python benchmarks/parallel.py train --algo ppo
+	$(BIN)/python benchmarks/parallel.py train --algo impala
 
 # Other libraries live in an environment of their own, and never meet the product's dependencies.
 .venv-peers/.installed: benchmarks/peers/requirements.txt constraints.txt

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-PEERS = {"sb3": "Stable-Baselines3", "textbook": "the textbook loop"}
+PEERS = {
+    "sb3": "Stable-Baselines3",
+    "subproc": "Stable-Baselines3 with SubprocVecEnv",
+    "textbook": "the textbook loop",
+}
 """Whom Paceline is measured against, by the name of the side."""
 
 
@@ -35,6 +39,9 @@ class Setting:
     vector: bool = False
     """Paceline's own option: Gymnasium's vector entry point instead of Python environments"""
 
+    workers: int = 0
+    """Paceline's own option: worker processes"""
+
     @property
     def rows(self) -> int:
         return self.num_envs * self.steps
@@ -51,6 +58,8 @@ class Setting:
             parts.append("learning rate 0")
         if self.vector:
             parts.append("vector entry point")
+        if self.workers:
+            parts.append(f"{self.workers} workers")
         parts.append("compiled" if self.compile == "on" else "eager")
         return ", ".join(parts)
 
@@ -81,4 +90,8 @@ CASES = {
     # Both libraries' defaults. Paceline compiles by itself where a run is long enough.
     "g": Case(replace(A2C, compile="off"), 500),
     "h": Case(A2C, 500),
+    # Two cores for everybody: Stable-Baselines3 may choose how to use them.
+    "i": Case(
+        Setting(env_id="LunarLander-v3", num_envs=16, lr=0.0, workers=2), 20, ("sb3", "subproc")
+    ),
 }

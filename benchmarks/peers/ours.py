@@ -57,6 +57,7 @@ def configuration(setting: Setting) -> Config:
         env_id=setting.env_id,
         preset="none",
         num_envs=setting.num_envs,
+        num_workers=setting.workers,
         rollout_steps=setting.steps,
         epochs=setting.epochs,
         minibatches=setting.minibatches,

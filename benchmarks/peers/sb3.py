@@ -10,14 +10,14 @@ from cases import Setting
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import nn
 from worker import Train, serve
 
 
 @contextmanager
-def stable_baselines3(setting: Setting) -> Iterator[Train]:
-    env: Any = make_vec_env(setting.env_id, n_envs=setting.num_envs, seed=0)
+def stable_baselines3(setting: Setting, kind: type[VecEnv] = DummyVecEnv) -> Iterator[Train]:
+    env: Any = make_vec_env(setting.env_id, n_envs=setting.num_envs, seed=0, vec_env_cls=kind)
     if setting.normalize:
         env = VecNormalize(env, gamma=setting.gamma)
     model = algorithm(setting, env)

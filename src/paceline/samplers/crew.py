@@ -20,7 +20,7 @@ import cloudpickle
 import gymnasium as gym
 
 from ..envs.maker import World
-from ..errors import EnvironmentFailed
+from ..errors import BadInput, EnvironmentFailed
 from ..policy.network import NetworkSpec
 from ..rollout import Rollout
 from .block import Ledger, Mark
@@ -42,6 +42,7 @@ class Worker:
     """A worker as the trainer knows it, through all the processes that it has been."""
 
     setup: Setup
+    pickled: bytes
     ledger: Ledger
     slots: list[Rollout]
     """its columns of every slot"""
@@ -103,7 +104,7 @@ class Crew:
         for setup, ledger in zip(setups, ledgers, strict=True):
             end = setup.place + setup.num_envs
             slots = [slot.between(setup.place, end) for slot in memory.slots]
-            self.workers.append(Worker(setup, ledger, slots))
+            self.workers.append(Worker(setup, _pickled(setup), ledger, slots))
         self.restarts = 0
         self.t_wait = 0.0
         self._looked = time.monotonic()
@@ -229,15 +230,14 @@ class Crew:
         with theirs:
             worker.pid = self._starter.start(theirs.fileno(), self._file)
         # A worker that is stopped in the middle of a message must not stop the trainer.
-        whole, rest = divmod(self._timeout, 1)
-        limit = struct.pack("ll", int(whole), int(rest * 1e6))
+        limit = struct.pack("ll", int(max(self._timeout, SLOW_START)), 0)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         worker.line = Connection(ours.detach())
         worker.ready, worker.quiet, worker.pulse = False, 0.0, -1
         self._selector.register(worker.line, selectors.EVENT_READ, worker)
         with suppress(OSError):  # one that died at once will be noticed by its line
-            worker.line.send_bytes(cloudpickle.dumps(worker.setup))
+            worker.line.send_bytes(worker.pickled)
 
     def _begin(self, worker: Worker) -> None:
         ledger = worker.ledger
@@ -245,8 +245,11 @@ class Crew:
 
     def _say(self, worker: Worker, message: Begin | Fill) -> None:
         assert worker.line is not None
-        with suppress(OSError):  # its successor will be told again
+        try:
             worker.line.send(message)
+        except OSError:  # half a message is worse than none; its successor will be told again
+            with suppress(OSError), socket.socket(fileno=os.dup(worker.line.fileno())) as ours:
+                ours.shutdown(socket.SHUT_RDWR)
 
     def _replace(self, worker: Worker, cause: str | None = None) -> None:
         """Another process on the same columns, brought to where the latest rollout ended."""
@@ -287,6 +290,16 @@ class Crew:
         self._selector.close()
         self._starter.close()
         os.close(self._file)
+
+
+def _pickled(setup: Setup) -> bytes:
+    try:
+        return cloudpickle.dumps(setup)
+    except Exception as error:
+        raise BadInput(
+            f"this environment or network can't be sent to worker processes ({error}); give it as "
+            "module:Name, or as a callable that makes it, or leave num_workers at 0"
+        ) from None
 
 
 def make_crew(
@@ -354,6 +367,6 @@ def _ended(code: int | None) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn, Protocol
 
@@ -22,6 +23,8 @@ from ..machine import THREAD_VARIABLES
 
 GRACE = 1.0
 """Seconds that workers have to leave by themselves."""
+PATIENCE = 60.0
+"""Seconds that the server has to start, and to answer."""
 MOST_BYTES = 4096
 
 
@@ -69,6 +72,8 @@ class Forkserver:
 
     def __init__(self, preload: list[str]) -> None:
         self._preload = preload
+        self._workers: dict[int, int] = {}
+        """pid → pidfd"""
         self._launch()
 
     def _launch(self) -> None:
@@ -78,21 +83,30 @@ class Forkserver:
             call = f"forkserver:serve({theirs.fileno()}, {trainer}, {self._preload!r})"
             self._process = _python(call, (theirs.fileno(), trainer))
         os.close(trainer)
+        ours.settimeout(PATIENCE)
         self._socket = ours
 
     def start(self, connection: int, memory: int) -> int:
         try:
-            return int(self._ask("start", fds=[connection, memory]))
+            pid = int(self._ask("start", fds=[connection, memory]))
         except (OSError, EOFError):
-            self.close()
+            self._stop()
             self._launch()
-            return int(self._ask("start", fds=[connection, memory]))
+            pid = int(self._ask("start", fds=[connection, memory]))
+        with suppress(ProcessLookupError):  # it may be gone already
+            self._workers[pid] = os.pidfd_open(pid)
+        return pid
 
     def end(self, pid: int) -> int | None:
-        try:
-            return self._ask("end", pid)
-        except (OSError, EOFError):
-            return None
+        code = None
+        with suppress(OSError, EOFError):
+            code = self._ask("end", pid)
+        fd = self._workers.pop(pid, None)
+        if fd is not None:
+            with suppress(ProcessLookupError):  # whose server is gone may still be there
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            os.close(fd)
+        return code
 
     def _ask(self, *request: Any, fds: list[int] | None = None) -> Any:
         socket.send_fds(self._socket, [pickle.dumps(request)], fds or [])
@@ -102,6 +116,12 @@ class Forkserver:
         return pickle.loads(answer)
 
     def close(self) -> None:
+        self._stop()
+        for pid in list(self._workers):
+            self.end(pid)
+
+    def _stop(self) -> None:
+        """End the server, which ends its workers first, if it can."""
         self._socket.close()
         try:
             self._process.wait(GRACE + 5.0)
