@@ -250,7 +250,7 @@ class Console:
         weight = 0.1 if self._fps else 1.0
         self._fps += weight * (report.fps - self._fps)
         whole = max(report.t_iter, 1e-9)
-        for phase in ("rollout", "learn", "sync", "other"):
+        for phase in ("rollout", "wait", "learn", "sync", "other"):
             share = getattr(report, f"t_{phase}") / whole
             old = self._shares.get(phase, share)
             self._shares[phase] = old + weight * (share - old)
@@ -282,8 +282,12 @@ class Console:
         return rows
 
     def _phases(self) -> str:
-        shown = ((name, share) for name, share in self._shares.items() if share >= 0.005)
-        return "  ".join(f"{name} {share:.0%}" for name, share in shown)
+        shown = {name: share for name, share in self._shares.items() if share >= 0.005}
+        wait = shown.pop("wait", None)
+        parts = [f"{name} {share:.0%}" for name, share in shown.items()]
+        if wait is not None:  # a part of the rollout's
+            parts.insert(1, f"(waiting {wait:.0%})")
+        return "  ".join(parts)
 
     def close(self) -> None:
         if self._live is not None:
