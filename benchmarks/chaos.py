@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import re
@@ -262,16 +263,19 @@ def stops(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def parents(options: argparse.Namespace) -> dict[str, Any]:
-    """Kill trainers, some of them while they start, and look at what is left 2 s later."""
+    """Kill trainers, every other while it starts, and look at what is left 2 s later."""
     source, rows = random.Random(options.seed), []
     for number in range(options.times):
         names = {path.name for path in SHARED_MEMORY.iterdir()}
         with running(*stream_flags(options)) as run:
-            delay = source.uniform(0.0, 8.0)
-            time.sleep(delay)
+            began, starting = time.monotonic(), number % 2 == 1
+            if not starting and not wait_for(lambda run=run: run.ready(options.workers), 120):
+                raise RuntimeError("the workers did not begin")
+            time.sleep(source.uniform(0.0, 6.0 if starting else 2.0))
             before = len(run.marked())
             run.process.kill()
             killed = time.monotonic()
+            delay = killed - began
             run.process.wait()
             gone = wait_for(lambda run=run: not run.marked(), 2.0)
             seconds = time.monotonic() - killed
@@ -318,6 +322,7 @@ def raising(options: argparse.Namespace) -> dict[str, Any]:
     from paceline.errors import PacelineError
     from paceline.saved import evaluate_saved
 
+    logging.getLogger("paceline").setLevel(logging.ERROR)
     os.environ[TRAINER] = str(os.getpid())
     rows: list[dict[str, Any]] = []
     for algo, steps in (("ppo", 100_000), ("impala", 500_000)):

@@ -124,6 +124,65 @@ def test_running_return_starts_anew_when_an_environment_was_rebuilt_without_an_e
     assert scaler.returns(rollout).tolist() == [5.0]
 
 
+def side_by_side(rollouts, columns):
+    """One rollout in which rollouts of some columns stand beside each other, as from a stream."""
+    joined = {
+        name: np.concatenate([rollout.arrays()[name] for rollout in rollouts], axis=-1)
+        for name in ("reward", "terminated", "truncated", "valid", "first")
+    }
+    width = sum(len(numbers) for numbers in columns)
+    out = Rollout.allocate(rollouts[0].steps, width, ((), np.float32), ((), np.int64))
+    for name, array in joined.items():
+        getattr(out, name)[...] = array
+    out.column[:] = np.concatenate(columns)
+    return out
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("a0", "a1"),
+        ("a0", "a1", "a2", "a3"),
+        ("a0", "b0", "a1", "a2"),
+        ("b0", "a0", "a1", "b1"),
+        ("a0", "a1", "b0"),
+    ],
+    ids=" ".join,
+)
+def test_columns_that_come_twice_count_as_two_rollouts_one_after_the_other(order):
+    """`a1` is the rollout of worker a that follows `a0`; each has two columns."""
+    gamma, rng = 0.9, np.random.default_rng(1)
+    numbers = {"a": np.array([0, 1]), "b": np.array([2, 3])}
+    together, apart = ReturnScaler(4, gamma), ReturnScaler(4, gamma)
+    ended = {worker: [False, False] for worker in numbers}
+    first = {worker: np.ones(2, bool) for worker in numbers}
+    for _ in range(5):
+        rollouts = []
+        for worker, _number in order:
+            made = next_step_rollout(12, 2, rng, ended[worker], first[worker])
+            first[worker] = made.first[-1].copy()
+            rollouts.append(made)
+        columns = [numbers[worker] for worker, _ in order]
+        batch = side_by_side(rollouts, columns)
+        expected = np.full(batch.reward.shape, np.nan)
+        for place, (rollout, column) in enumerate(zip(rollouts, columns, strict=True)):
+            rollout = side_by_side([rollout], [column])
+            expected[:, 2 * place : 2 * place + 2][rollout.valid] = apart.returns(rollout)
+        np.testing.assert_array_equal(together.returns(batch), expected[batch.valid])
+        np.testing.assert_array_equal(together.state()["running"], apart.state()["running"])
+    assert not batch.valid.all()
+
+
+def test_a_column_is_known_by_its_number_and_not_by_its_place():
+    """Workers of a stream arrive in any order."""
+    scaler = ReturnScaler(2, 1.0)
+    rollout = Rollout.allocate(1, 2, ((), np.float32), ((), np.int64))
+    rollout.valid[:], rollout.reward[0] = True, [1.0, 10.0]
+    assert scaler.returns(rollout).tolist() == [1.0, 10.0]
+    rollout.column[:] = [1, 0]
+    assert scaler.returns(rollout).tolist() == [11.0, 11.0]
+
+
 def test_scaled_rewards_have_a_running_return_of_unit_deviation_and_are_limited():
     scaler, rng = ReturnScaler(1, 0.0), np.random.default_rng(0)
     rollout = Rollout.allocate(5000, 1, ((), np.float32), ((), np.int64))

@@ -22,6 +22,7 @@ from .unroll import check, check_policy, unroll
 
 MOST = 2**53
 """No run has more rows."""
+COUNTERS = ("row", "rollouts", "episode", "started", "ended", "length")
 Mark = dict[str, Any]
 """Where a block's columns stand: their counters, latest observations and open episodes."""
 
@@ -123,6 +124,29 @@ def make_block(
     except BaseException:
         columns.close()
         raise
+
+
+def packed(counters: Mark) -> tuple[Array, Mark]:
+    """Counters in one array, which is ten times as fast to send; and what does not fit into it."""
+    rest = dict(counters)
+    table = np.empty((len(COUNTERS) + 1, len(rest["total"])), np.int64)
+    table[-1] = rest.pop("total").view(np.int64)
+    for line, name in zip(table, COUNTERS, strict=False):
+        line[:] = rest.pop(name)
+    return table, rest
+
+
+def unpacked(table: Array, rest: Mark) -> Mark:
+    """What `packed` took apart."""
+    found = dict(zip(COUNTERS, table, strict=False))
+    for name in ("row", "rollouts"):
+        found[name] = np.array(found[name][0])
+    return {
+        **found,
+        **rest,
+        "ended": found["ended"].astype(np.bool_),
+        "total": table[-1].view(np.float64),
+    }
 
 
 def latest(spec: ObservationSpec, obs: Array, first: Array) -> Mark:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import selectors
 import signal
 import socket
@@ -23,7 +24,7 @@ from ..envs.maker import World
 from ..errors import BadInput, EnvironmentFailed
 from ..policy.network import NetworkSpec
 from ..rollout import Rollout
-from .block import Ledger, Mark
+from .block import Ledger, Mark, unpacked
 from .forkserver import Starter, starter
 from .memory import Memory, Plan, nameless_file
 from .worker import Begin, Broke, Done, Failed, Fill, Ready, Said, Setup
@@ -196,7 +197,8 @@ class Crew:
         worker.orders.popleft()
         worker.failures, worker.quiet = 0, 0.0
         worker.env_restarts_now = done.failures
-        return Arrival(worker, done, worker.ledger.note(worker.slots[done.slot], done.counters))
+        mark = worker.ledger.note(worker.slots[done.slot], unpacked(*done.counters))
+        return Arrival(worker, done, mark)
 
     def _pass_on(self, said: Said) -> None:
         log.log(said.level, "%s%s", said.text, f"\n{self._shown(said.trace)}" if said.trace else "")
@@ -246,7 +248,7 @@ class Crew:
     def _say(self, worker: Worker, message: Begin | Fill) -> None:
         assert worker.line is not None
         try:
-            worker.line.send(message)
+            worker.line.send_bytes(pickle.dumps(message))
         except OSError:  # half a message is worse than none; its successor will be told again
             with suppress(OSError), socket.socket(fileno=os.dup(worker.line.fileno())) as ours:
                 ours.shutdown(socket.SHUT_RDWR)

@@ -65,5 +65,6 @@ class Stream(Processes):
         return any(self._acting_with(worker) < oldest for worker in self._crew.workers)
 
     def _acting_with(self, worker: Worker) -> int:
-        """Version of the weights of the rollout that a worker is making."""
-        return self._memory.pulses[worker.setup.number][1] if worker.orders else self._version
+        """Version of the weights of the rollout that a worker is making, or would make next."""
+        making = worker.orders and worker.ready
+        return self._memory.pulses[worker.setup.number][1] if making else self._version

@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import pickle
 import random
 import select
 import signal
@@ -28,8 +29,8 @@ import numpy as np
 from ..envs.maker import World
 from ..errors import PacelineError
 from ..policy.network import NetworkSpec
-from ..rollout import Episode
-from .block import Block, Mark, make_block
+from ..rollout import Array, Episode
+from .block import Block, Mark, make_block, packed
 from .memory import Memory, Plan
 
 
@@ -82,7 +83,8 @@ class Ready:
 @dataclass(frozen=True)
 class Done:
     slot: int
-    counters: Mark
+    counters: tuple[Array, Mark]
+    """packed"""
     episodes: list[Episode]
     failures: int
     """environments rebuilt by this process so far"""
@@ -167,7 +169,7 @@ class Line(logging.Handler):
 
     def say(self, message: Any) -> None:
         with self._one_at_a_time:
-            self._connection.send(message)
+            self._connection.send_bytes(pickle.dumps(message))
 
     def emit(self, record: logging.LogRecord) -> None:
         trace = ""
@@ -217,4 +219,5 @@ def _serve(line: Line, setup: Setup, memory: Memory, block: Block) -> None:
                 pulse[1] = memory.weights.version  # what follows is at least as new
                 block.load(weights, memory.weights.read(weights))
                 episodes = block.fill(slots[slot], pulse)
-                line.say(Done(slot, block.counters(), episodes, block.columns.failures))
+                counters = packed(block.counters())
+                line.say(Done(slot, counters, episodes, block.columns.failures))

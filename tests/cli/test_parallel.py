@@ -1,0 +1,521 @@
+"""Workers as a user has them: how they are asked for, what is said of them, what they may be."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+import torch
+import yaml
+
+import paceline
+from paceline import cli
+from paceline.envs.toy import Identity
+from paceline.errors import BadInput
+from paceline.machine import available_cpus, cpu_name
+
+pytestmark = pytest.mark.timeout(60)
+
+CPUS = sorted(os.sched_getaffinity(0))
+SHORT = ("--track", "none", "--eval-episodes", "1", "--compile", "off")
+several_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="there is but one CPU")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(shell, monkeypatch, capsys):
+    """The command within this process, which saves its start: what has ended."""
+    monkeypatch.chdir(shell.folder)
+
+    def run(*arguments):
+        code = cli.run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Ended(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def train(shell, command):
+    """Trains for an iteration or two into `run`; what was said, and the run."""
+
+    def run(*arguments, iters=2, name="run"):
+        place = ("--output-dir", name, "--total-iters", iters)
+        ended = command("train", *place, *SHORT, *arguments)
+        assert ended.code == 0, ended
+        return ended.out, shell.run(name)
+
+    return run
+
+
+def config_of(run):
+    return yaml.safe_load(run.text("config.yaml"))
+
+
+# How many.
+
+
+def test_environments_per_worker_say_how_many_there_are_in_all(train):
+    out, run = train("--num-workers", 2, "--num-envs-per-worker", 8, "--rollout-steps", 16)
+    assert (config_of(run)["num_envs"], config_of(run)["num_workers"]) == (16, 2)
+    assert "16 envs × 16 steps" in out and "2 workers × 8 envs (workers)" in out
+
+
+def test_auto_is_the_number_of_cpus_and_the_run_keeps_the_number(train):
+    out, run = train("--num-workers", "auto", "--num-envs", 8 * available_cpus())
+    assert config_of(run)["num_workers"] == available_cpus()
+    assert f"{available_cpus()} workers × 8 envs" in out
+
+
+@several_cpus
+def test_auto_respects_an_affinity_given_from_outside(shell):
+    options = ("--num-workers", "auto", "--num-envs", "8", "--total-iters", "1", *SHORT)
+    bind = {"preexec_fn": lambda: os.sched_setaffinity(0, CPUS[:1])}
+    ended = shell("train", "--output-dir", "run", *options, **bind)
+    assert ended.code == 0, ended
+    assert config_of(shell.run("run"))["num_workers"] == 1
+    assert "1 workers × 8 envs" in ended.out and "warning" not in ended.out
+
+
+REFUSED = {
+    "--algo ppo --sampler stream --num-workers 2": (
+        "'stream'",
+        "older weights",
+        "ppo",
+        "--sampler workers",
+        "--algo impala",
+    ),
+    "--algo a2c --sampler stream --num-workers 2": ("'stream'", "a2c", "--algo impala"),
+    "--num-workers 3 --num-envs 8": (
+        "num_envs 8",
+        "3 workers",
+        "--num-workers 2",
+        "--num-envs 9",
+    ),
+    "--num-workers 16 --num-envs 8": (
+        "num_envs 8",
+        "16 workers",
+        "--num-workers 8",
+        "--num-envs 16",
+    ),
+    "--num-envs-per-worker 4": ("num_envs_per_worker is 4", "no workers", "--num-workers 2"),
+    "--num-workers 2 --num-envs-per-worker 4 --num-envs 9": (
+        "num_envs 9",
+        "num_envs_per_worker 4",
+        "num_workers 2",
+    ),
+    "--sampler serial --num-workers 2": ("'serial'", "num_workers is 2"),
+    "--sampler workers": ("'workers'", "needs workers", "--num-workers 2"),
+    "--algo impala --sampler stream": ("'stream'", "needs workers", "auto"),
+    "--algo impala --num-workers 2 --max-lag 1": ("max_lag", "1", "greater than or equal to 2"),
+    "--num-workers -1": ("num_workers", "-1"),
+    "--num-workers many": ("num_workers", "many"),
+    "--num-workers 5000": ("num_workers", "5000", "4096"),
+    "--num-envs-per-worker 0 --num-workers 2": ("num_envs_per_worker", "0"),
+    "--sampler ray --num-workers 2": ("sampler", "ray", "stream"),
+    "--worker-timeout 60": ("worker_timeout", "60", "60s"),
+    "--worker-timeout 0s": ("worker_timeout", "0s"),
+    "--max-restarts -1": ("max_restarts", "-1"),
+    "--pin perhaps": ("pin", "perhaps"),
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_can_not_be_is_refused_with_what_to_write_instead(command, arguments):
+    ended = command("train", *arguments.split())
+    assert ended.code == 2 and "Traceback" not in ended.err
+    assert ended.err.startswith("paceline: ") and len(ended.err.splitlines()) <= 3
+    for word in REFUSED[arguments]:
+        assert word in ended.err, f"{word!r} is not in: {ended.err}"
+    assert not psutil.Process().children()
+
+
+@pytest.mark.parametrize(("workers", "envs"), [(3, 8), (16, 8), (5, 12), (7, 10), (2, 1)])
+def test_what_a_refusal_says_to_write_is_taken(workers, envs):
+    with pytest.raises(BadInput) as error:
+        paceline.Config(preset="none", num_workers=workers, num_envs=envs)
+    advice = str(error.value).partition("write --num-workers ")[2].replace(",", "")
+    fewer, more = map(int, advice.split(" or --num-envs "))
+    paceline.Config(preset="none", num_workers=fewer, num_envs=envs)
+    paceline.Config(preset="none", num_workers=workers, num_envs=more)
+
+
+@pytest.mark.parametrize(
+    ("options", "sampling"),
+    [
+        ({}, "serial"),
+        ({"algo": "impala"}, "serial"),
+        ({"num_workers": 2}, "workers"),
+        ({"algo": "a2c", "num_workers": 2}, "workers"),
+        ({"algo": "impala", "num_workers": 2}, "stream"),
+        ({"algo": "impala", "num_workers": 2, "sampler": "workers"}, "workers"),
+    ],
+    ids=str,
+)
+def test_the_sampler_follows_from_algorithm_and_workers(options, sampling):
+    assert paceline.Config(**options).sampling == sampling
+
+
+# What is said.
+
+
+def test_the_first_lines_name_the_cpu_and_who_works_on_it(train):
+    out, _ = train("--num-workers", 2, "--num-envs", 8)
+    head = "\n".join(out.splitlines()[:2])
+    expected = (cpu_name(), f"{available_cpus()} CPUs", "2 workers × 4 envs (workers)")
+    for words in (*expected, "learner 1 thread,"):
+        assert words in head
+
+
+def test_the_first_lines_of_a_serial_run_say_that_there_are_no_workers(train):
+    out, _ = train("--num-envs", 4)
+    assert "no workers, learner 1 thread," in out.splitlines()[1]
+
+
+@pytest.mark.parametrize("algo", ["ppo", "impala"])
+def test_more_workers_than_cpus_are_warned_of(train, algo):
+    crowd = 8 * available_cpus()
+    out, run = train("--algo", algo, "--num-workers", crowd, "--num-envs", crowd)
+    (warning,) = [line for line in out.splitlines() if line.startswith("warning: ")]
+    for words in (f"{crowd} workers", f"{available_cpus()} CPUs", "8.0×", "--num-workers auto"):
+        assert words in warning
+    assert len(run.metrics()) >= 1  # and yet it runs
+
+
+@pytest.mark.parametrize("options", ["--algo ppo", "--algo impala", "--threads 1"])
+def test_as_many_workers_as_cpus_are_not_warned_of(train, options):
+    out, _ = train(*options.split(), "--num-workers", "auto", "--num-envs", 8 * available_cpus())
+    assert "warning" not in out
+
+
+def test_a_learner_of_many_threads_is_warned_of(train):
+    many = 4 * available_cpus()
+    out, _ = train("--num-workers", 1, "--num-envs", 4, "--threads", many, iters=1)
+    assert f"{many} threads of the learner share {available_cpus()} CPUs" in out
+
+
+def workers_of_this_process():
+    return [worker for server in psutil.Process().children() for worker in server.children()]
+
+
+def options_of(folder, **options):
+    """For Python: a small run of two workers."""
+    defaults = {
+        "preset": "none",
+        "env_id": "CartPole-v1",
+        "num_envs": 4,
+        "num_workers": 2,
+        "rollout_steps": 16,
+        "hidden": (16,),
+        "total_iters": 3,
+        "log_every": 1,
+        "eval_episodes": 1,
+        "compile": "off",
+        "threads": 1,
+        "track": "none",
+        "output_dir": str(folder / "run"),
+    }
+    return defaults | options
+
+
+@several_cpus
+@pytest.mark.parametrize("algo", ["ppo", "impala"])
+def test_pinned_processes_are_bound_and_the_trainer_is_let_go_in_the_end(tmp_path, algo):
+    before = os.sched_getaffinity(0)
+    bound = []
+    for _ in paceline.train(paceline.Config(**options_of(tmp_path, algo=algo, pin=True))):
+        bound.append([os.sched_getaffinity(worker.pid) for worker in workers_of_this_process()])
+        assert os.sched_getaffinity(0) == {CPUS[-1]}
+    assert os.sched_getaffinity(0) == before
+    for workers in bound:
+        assert len(workers) == 2 and all(len(cpus) == 1 for cpus in workers)
+        if algo == "ppo":  # they rest while it learns, so its CPU is theirs too
+            assert sorted(min(cpus) for cpus in workers) == CPUS[:2]
+        else:
+            assert all(CPUS[-1] not in cpus for cpus in workers)
+
+
+@several_cpus
+def test_a_trainer_is_let_go_also_when_its_loop_is_left_or_fails(tmp_path):
+    before = os.sched_getaffinity(0)
+    for _ in paceline.train(paceline.Config(**options_of(tmp_path, pin=True))):
+        break
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(BadInput):
+        list(paceline.train(paceline.Config(**options_of(tmp_path, pin=True))))  # it is there
+    assert os.sched_getaffinity(0) == before
+
+
+def test_without_pin_nobody_is_bound(tmp_path):
+    for _ in paceline.train(paceline.Config(**options_of(tmp_path))):
+        for process in (psutil.Process(), *workers_of_this_process()):
+            assert sorted(os.sched_getaffinity(process.pid)) == CPUS
+
+
+@several_cpus
+def test_a_pinned_run_names_all_its_cpus_and_is_not_warned_of(train):
+    out, run = train("--pin", "--num-workers", "auto", "--num-envs", 8 * available_cpus())
+    assert f"{available_cpus()} CPUs: {available_cpus()} workers" in out and "pinned" in out
+    assert "warning" not in out
+    assert run.json("run.json")["cpus"] == available_cpus()
+
+
+# What is written.
+
+
+def test_the_metrics_of_workers_say_how_long_the_learner_waited(train):
+    _, run = train("--num-workers", 2, "--num-envs", 8, iters=4)
+    lines = run.metrics()
+    assert len(lines) == 4
+    for line in lines:
+        assert 0 < line["t_wait"] <= line["t_rollout"]
+        assert (line["restarts"], line["env_restarts"]) == (0, 0)
+        assert (line["lag_mean"], line["lag_max"]) == (0.0, 0)
+
+
+def test_the_metrics_of_a_serial_run_have_no_wait(train):
+    _, run = train("--num-envs", 4)
+    assert {line["t_wait"] for line in run.metrics()} == {0.0}
+
+
+def test_the_metrics_of_a_stream_say_how_old_its_rollouts_are(train):
+    options = ("--num-workers", 2, "--num-envs", 4, "--log-every", 1)
+    _, run = train("--algo", "impala", *options, iters=40)
+    lines = run.metrics()
+    assert any(line["lag_mean"] > 0 for line in lines)
+    assert all(line["lag_mean"] <= line["lag_max"] <= 8 for line in lines)
+    assert all(0 <= line["t_wait"] <= line["t_rollout"] + 1e-6 for line in lines)
+
+
+def test_memory_counts_the_workers_too(tmp_path):
+    """What the first report says is at least what this process alone has."""
+    for report in paceline.train(paceline.Config(**options_of(tmp_path, total_iters=1))):
+        own = psutil.Process().memory_full_info().uss / 2**20
+        assert report.memory_mb > own
+
+
+# What a resumed run may do differently.
+
+
+def test_a_resumed_run_keeps_its_workers_and_may_change_how_they_are_watched(train, command):
+    _, run = train("--num-workers", 2, "--num-envs", 4, "--seed", 1)
+    for change in (("--num-workers", 4), ("--sampler", "serial"), ("--max-lag", 4)):
+        ended = command("resume", "run", "--total-iters", 4, *change)
+        name = change[0][2:].replace("-", "_")
+        assert ended.code == 2 and f"{name} can't change" in ended.err
+    allowed = ("--pin", "--worker-timeout", "90s", "--max-restarts", 1)
+    ended = command("resume", "run", "--total-iters", 4, *allowed)
+    assert ended.code == 0, ended
+    assert [line["iter"] for line in run.metrics()] == [1, 2, 3, 4]
+    config = config_of(run)
+    assert (config["pin"], config["worker_timeout"], config["max_restarts"]) == (True, "90s", 1)
+
+
+def test_a_run_resumed_with_other_watching_learns_the_same(train, command):
+    options = ("--num-workers", 2, "--num-envs", 4, "--preset", "none")
+    _, whole = train(*options, iters=4, name="whole")
+    _, run = train(*options, iters=2)
+    changes = ("--total-iters", 4, "--pin", "--max-restarts", 0)
+    assert command("resume", "run", *changes).code == 0
+    assert run.last() == whole.last()
+    assert run.last("state.safetensors") == whole.last("state.safetensors")
+
+
+# What may run in a worker.
+
+
+def test_a_lambda_a_closure_and_a_local_class_reach_the_workers(tmp_path):
+    length = 6
+
+    class Short(Identity):
+        def __init__(self):
+            super().__init__(length=length)
+
+    makers = {
+        "lambda": lambda: Identity(length=length),
+        "closure": lambda: gym.wrappers.TransformReward(Identity(length=length), lambda r: r),
+        "class": Short,
+    }
+    results = []
+    for name, env_id in makers.items():
+        options = options_of(tmp_path / name, env_id=env_id, env={"kwargs": {}})
+        reports = list(paceline.train(paceline.Config(**options)))
+        assert {report.episode_length for report in reports} == {float(length)}
+        results.append([report.episode_return for report in reports])
+    assert results[0] == results[1] == results[2]
+
+
+def test_a_locally_defined_encoder_acts_in_the_workers(tmp_path):
+    width = 12
+
+    class Own(torch.nn.Module):
+        def __init__(self, space):
+            super().__init__()
+            self.layer = torch.nn.Linear(space.shape[0], width)
+
+        def forward(self, obs):
+            return torch.tanh(self.layer(obs))
+
+    reports = list(paceline.train(paceline.Config(**options_of(tmp_path, encoder=Own))))
+    assert len(reports) == 3 and np.isfinite(reports[-1].loss)
+    # Both sides compute the same probabilities: the first ratios are 1.
+    assert all(report.approx_kl < 0.05 for report in reports)
+
+
+def test_an_encoder_that_is_made_already_acts_in_the_workers(tmp_path):
+    made = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
+    options = options_of(tmp_path, encoder=made, hidden=None)
+    assert len(list(paceline.train(paceline.Config(**options)))) == 3
+
+
+@pytest.fixture
+def registered():
+    """Registers environments for as long as the test lasts."""
+    before = dict(gym.registry)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gymnasium.logger.warn", lambda *_, **__: None)  # of overriding
+        yield gym.register
+    gym.registry.clear()
+    gym.registry.update(before)
+
+
+class Three(Identity):
+    """Episodes of three steps; shows what CartPole does."""
+
+    def __init__(self):
+        super().__init__(length=3)
+        self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+
+    def _look(self):
+        self.answer = 0
+        return np.zeros(4, np.float32)
+
+
+def test_an_environment_registered_anew_is_the_same_one_in_workers(tmp_path, registered):
+    """Its name was Gymnasium's before; who trains on it must not be given Gymnasium's."""
+    registered("CartPole-v1", Three)
+    for workers in (0, 2):
+        options = options_of(tmp_path / str(workers), num_workers=workers)
+        reports = list(paceline.train(paceline.Config(**options)))
+        assert {report.episode_length for report in reports} == {3.0}
+
+
+def test_a_callable_may_make_what_only_the_trainer_has_registered(tmp_path, registered):
+    registered("Three-v0", Three)
+    for workers in (0, 2):
+        options = options_of(tmp_path / str(workers), num_workers=workers)
+        options |= {"env_id": lambda: gym.make("Three-v0"), "max_restarts": 0}
+        reports = list(paceline.train(paceline.Config(**options)))
+        assert {report.episode_length for report in reports} == {3.0}
+
+
+def test_a_worker_of_many_slow_environments_is_not_taken_for_dead(tmp_path):
+    """A row takes longer than worker_timeout, and no step of it does."""
+
+    class Slow(Three):
+        def step(self, action):
+            time.sleep(0.3)
+            return super().step(action)
+
+    options = options_of(tmp_path, env_id=Slow, num_envs=10, rollout_steps=2, total_iters=1)
+    options |= {"worker_timeout": "1s", "max_restarts": 0, "minibatches": 1}
+    (report,) = paceline.train(paceline.Config(**options))
+    assert report.restarts == 0
+
+
+SCRIPT = """
+    import gymnasium as gym
+    import numpy as np
+    import paceline
+    from paceline.envs.toy import Identity
+
+    print("imported as", __name__)
+
+
+    class Mine(Identity):
+        def __init__(self, size=3):
+            super().__init__(size=size, length=4)
+
+
+    gym.register("Mine-v0", Mine, max_episode_steps=3)
+
+    config = paceline.Config(
+        env_id="Mine-v0", env={"kwargs": {"size": 5}}, preset="none", num_envs=4, num_workers=2,
+        rollout_steps=8, total_iters=2, output_dir="run", track="none", eval_episodes=1,
+    )
+    for report in paceline.train(config):  # without `if __name__ == "__main__"`
+        print("length", report.episode_length)
+"""
+
+
+def test_an_environment_registered_in_a_script_works_and_the_script_runs_once(shell):
+    """Nothing is protected by `if __name__ == "__main__"`, and nothing needs to be."""
+    ended = script(shell, SCRIPT)
+    assert ended.code == 0, ended
+    lines = ended.out.splitlines()
+    assert [line for line in lines if line.startswith("imported")] == ["imported as __main__"]
+    assert [line for line in lines if line.startswith("length")] == ["length 3.0"] * 2
+
+
+CONFIG = """
+    import paceline
+    from paceline.envs.toy import Identity
+
+    LENGTH = 5
+
+
+    class Mine(Identity):
+        def __init__(self):
+            super().__init__(length=LENGTH)
+
+
+    config = paceline.Config(env_id=Mine, preset="none", num_envs=4, rollout_steps=16)
+"""
+
+
+def test_an_environment_of_a_configuration_in_python_reaches_the_workers(shell, train):
+    (shell.folder / "config.py").write_text(textwrap.dedent(CONFIG))
+    _, run = train("--config", "config.py", "--num-workers", 2)
+    assert {line["episode_length"] for line in run.metrics()} == {5.0}
+
+
+def script(shell, code):
+    """What a user's own file says, run by itself."""
+    (shell.folder / "mine.py").write_text(textwrap.dedent(code))
+    ended = subprocess.run(
+        [sys.executable, "mine.py"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=shell.folder,
+        env=shell.environment(),
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_an_environment_of_a_module_beside_the_run_is_found_by_workers(shell):
+    """`module:Id-v0`, on the command line, with the module in the current directory."""
+    (shell.folder / "mine.py").write_text(
+        "import gymnasium as gym\n"
+        "from paceline.envs.toy import Identity\n"
+        "gym.register('Mine-v0', Identity, kwargs={'length': 4})\n"
+    )
+    options = ("--env-id", "mine:Mine-v0", "--num-workers", 2, "--num-envs", 4)
+    run = shell.train("run", *options, "--total-iters", 1, "--eval-episodes", 1)
+    assert run.metrics()[0]["episode_length"] == 4

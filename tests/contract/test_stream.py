@@ -1,0 +1,349 @@
+"""The stream: no rollout too old, none lost, none twice, and nobody waits who need not."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from itertools import pairwise
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import paceline
+from paceline.build import build
+from paceline.envs.columns import episode_seed
+from paceline.envs.toy import Constant
+from paceline.policy.actor import make_actor
+from paceline.rollout import Episode
+from paceline.samplers.stream import SLOTS, Stream
+
+pytestmark = pytest.mark.timeout(60)
+
+WIDTH = 2
+"""Columns of a worker."""
+STEPS = 5
+
+
+def uneven(slow_columns=(), pause=0.0, first_pause=0.0):
+    """An environment that shows how often it was stepped and reset, in certain columns slowly.
+
+    It knows its column by the seed of its first episode. It reaches a worker by value.
+    """
+    slow = {episode_seed(0, column, 0) for column in slow_columns}
+
+    class Uneven(gym.Env):
+        observation_space = gym.spaces.Box(0, np.inf, (2,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+        rows = resets = 0
+
+        def look(self):
+            return np.float32([self.rows, self.resets])
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            if not self.resets:
+                self.slow = seed in slow
+            else:
+                self.rows += 1
+            self.resets += 1
+            return self.look(), {}
+
+        def step(self, action):
+            if self.slow:
+                time.sleep(pause if self.rows else first_pause or pause)
+            self.rows += 1
+            return self.look(), 1.0, bool(self.np_random.random() < 0.15), False, {}
+
+    return Uneven
+
+
+@contextmanager
+def streaming(env_id, workers=2, **options):
+    defaults = {
+        "algo": "impala",
+        "preset": "none",
+        "num_envs": workers * WIDTH,
+        "num_workers": workers,
+        "rollout_steps": STEPS,
+        "hidden": (16,),
+        "device": "cpu",
+        "threads": 1,
+        "compile": "off",
+        "total_iters": 1000,
+    }
+    with build(paceline.Config(env_id=env_id, **(defaults | options))) as parts:
+        assert isinstance(parts.sampler, Stream)
+        yield parts
+
+
+def lanes(batch):
+    """The rollouts of single workers that a batch is made of, in order."""
+    return [batch.between(at, at + WIDTH) for at in range(0, batch.columns, WIDTH)]
+
+
+def turns(parts, number):
+    """So many turns of the ring; each batch before it is overwritten, and the learner's version."""
+    for _ in range(number):
+        batch, version = parts.sampler.collect(), parts.learner.version
+        yield batch, version
+        parts.learner.update(batch, 1.0)
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
+
+
+def copied(lane):
+    return {name: array.copy() for name, array in lane.arrays().items()}
+
+
+def followed(parts, number):
+    """Every lane of so many turns by its first column, in the order of arrival; and episodes."""
+    by_worker, episodes, twice = defaultdict(list), [], 0
+    for batch, _ in turns(parts, number):
+        for lane in lanes(batch):
+            by_worker[int(lane.column[0])].append(copied(lane))
+        episodes += batch.episodes
+        twice += len(set(batch.column.tolist())) < batch.columns
+    return by_worker, episodes, twice
+
+
+def slow_worker(pause=0.004, **options):
+    """Two workers, of which the second takes longer by `pause` for every step of a column."""
+    return streaming(uneven(slow_columns=(2, 3), pause=pause), **options)
+
+
+@pytest.mark.parametrize("max_lag", [2, 3, 8])
+def test_no_rollout_is_older_than_max_lag_however_slow_its_worker(max_lag):
+    lags = []
+    with slow_worker(pause=0.002 * max_lag, max_lag=max_lag) as parts:
+        for batch, version in turns(parts, 60):
+            lags += (version - batch.version).tolist()
+    assert min(lags) >= 0 and max(lags) <= max_lag
+    assert max(lags) >= max_lag - 1  # so the limit was felt
+
+
+@pytest.mark.parametrize("max_lag", [2, 4])
+def test_no_rollout_of_many_workers_is_older_than_max_lag(max_lag):
+    """Four workers take turns on the CPUs, and each is slow in its own way."""
+    lags = []
+    with streaming(uneven(range(4, 8), 0.002), workers=4, max_lag=max_lag) as parts:
+        for batch, version in turns(parts, 60):
+            lags += (version - batch.version).tolist()
+    assert min(lags) >= 0 and max(lags) <= max_lag
+
+
+def test_workers_of_the_same_speed_lag_too_and_are_measured():
+    with streaming("CartPole-v1") as parts:
+        lags = [int((version - batch.version).max()) for batch, version in turns(parts, 40)]
+    assert max(lags) >= 1
+
+
+def test_every_rollout_was_made_by_the_one_version_that_it_names():
+    """The log-probabilities of its actions are those of the weights of that version, and no other.
+
+    To the bit: they are computed again in the same shapes.
+    """
+    published, others = {}, 0
+    with slow_worker(pause=0.002, lr=0.02) as parts:
+        published[0] = parts.learner.weights.copy()
+        actor = make_actor(parts.network, WIDTH)
+        head = np.empty((STEPS, WIDTH, actor.head.size), np.float32)
+
+        def logp(version, lane):
+            actor.load(published[version])
+            for obs, parameters in zip(lane.obs, head, strict=False):
+                actor.forward(obs, parameters)
+            return actor.head.logp(head, lane.action)
+
+        for batch, now in turns(parts, 30):
+            published[now] = parts.learner.weights.copy()
+            for lane in lanes(batch):
+                assert len(set(lane.version.tolist())) == 1
+                version = int(lane.version[0])
+                np.testing.assert_array_equal(logp(version, lane), lane.logp)
+                if version != now:
+                    others += 1
+                    assert (logp(now, lane) != lane.logp).any()
+    assert others > 5
+
+
+def test_rows_of_a_column_come_in_order_and_without_gaps():
+    """Also through batches that hold the same worker twice."""
+    with slow_worker() as parts:
+        by_worker, _, twice = followed(parts, 40)
+    assert twice > 3 and set(by_worker) == {0, 2}
+    for first, rollouts in by_worker.items():
+        assert rollouts[0]["obs"][0].tolist() == [[0, 1], [0, 1]]
+        for one, following in pairwise(rollouts):
+            np.testing.assert_array_equal(one["obs"][-1], following["obs"][0])
+            np.testing.assert_array_equal(one["first"][-1], following["first"][0])
+            assert (one["version"] <= following["version"]).all()
+        for number, rollout in enumerate(rollouts):
+            assert rollout["column"].tolist() == [first, first + 1]
+            rows = np.arange(STEPS + 1) + number * STEPS
+            np.testing.assert_array_equal(rollout["obs"][..., 0], np.stack([rows, rows], 1))
+
+
+def test_episodes_and_steps_add_up():
+    """Counted again from the rows of each column, one behind the other."""
+    with slow_worker() as parts:
+        by_worker, episodes, _ = followed(parts, 40)
+    found = []
+    for first, rollouts in by_worker.items():
+        for i in range(WIDTH):
+            length = 0
+            for rollout in rollouts:
+                for t in range(STEPS):
+                    length += int(rollout["valid"][t, i])
+                    if rollout["terminated"][t, i] or rollout["truncated"][t, i]:
+                        found.append(Episode(first + i, float(length), length))
+                        length = 0
+            valid = sum(int(rollout["valid"][:, i].sum()) for rollout in rollouts)
+            rows, resets = rollouts[-1]["obs"][-1, i].tolist()
+            assert rows == len(rollouts) * STEPS
+            assert valid == rows - (resets - 1)
+            assert sum(e.length for e in episodes if e.column == first + i) == valid - length
+    assert sorted(episodes, key=repr) == sorted(found, key=repr)
+    assert len(episodes) > 20
+
+
+def rows_made(parts):
+    """Rows that all workers have stepped so far."""
+    return sum(pulse[0] + 1 for pulse in parts.sampler._memory.pulses)
+
+
+def test_workers_stop_when_their_slots_are_full(until):
+    """The learner has taken one batch and then takes no more."""
+    with streaming("CartPole-v1") as parts:
+        parts.sampler.collect()
+        taken, workers = 2, 2
+        full = (taken + SLOTS * workers) * STEPS
+        until(lambda: rows_made(parts) >= full, 20)
+        time.sleep(0.3)
+        assert rows_made(parts) == full
+        parts.sampler.publish(parts.learner.weights, 1)
+        batch = parts.sampler.collect()  # what had to wait is not lost
+        assert (batch.version == 0).all()
+        until(lambda: rows_made(parts) == full + taken * STEPS, 20)
+
+
+def test_the_learner_does_not_wait_for_a_slow_worker_while_the_lag_allows():
+    """The fast worker fills whole batches, until the slow one's rollout would be too old."""
+    pause, max_lag = 2.0, 8
+    slow = uneven(slow_columns=(2, 3), first_pause=pause)
+    with streaming(slow, max_lag=max_lag) as parts:
+        columns, waits = [], []
+        began = time.monotonic()
+        for batch, _ in turns(parts, max_lag):
+            waits.append(time.monotonic() - began)
+            columns.append(set(batch.column.tolist()))
+    assert columns[: max_lag - 1] == [{0, 1}] * (max_lag - 1)
+    assert waits[max_lag - 2] < 2 * pause  # it steps two columns, each of which pauses
+    assert columns[-1] >= {2, 3} and waits[-1] > 2 * pause
+
+
+def test_a_fast_worker_gives_more_than_its_share():
+    with slow_worker(pause=0.01) as parts:
+        by_worker, _, _ = followed(parts, 30)
+    assert len(by_worker[0]) > 2 * len(by_worker[2]) > 0
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_restored_stream_goes_on_with_the_same_open_episodes(env_id):
+    """From the batch that was learnt last; what had been sampled ahead of it is made anew."""
+    with streaming(env_id) as parts:
+        for _ in turns(parts, 11):
+            pass
+        state, weights = parts.sampler.state(), parts.learner.weights.copy()
+    assert {name.partition(".")[0] for name in state} == {"0", "1"}
+    with streaming(env_id) as parts:
+        assert parts.sampler.restore({k: np.array(v) for k, v in state.items()}) == []
+        parts.sampler.publish(weights, 11)
+        restored = parts.sampler.state()
+        assert restored.keys() == state.keys()
+        for name in state:
+            np.testing.assert_array_equal(restored[name], state[name], err_msg=name)
+        seen = {}
+        while len(seen) < 2:
+            batch = parts.sampler.collect()
+            for lane in lanes(batch):
+                seen.setdefault(int(lane.column[0]), copied(lane))
+            parts.sampler.publish(weights, 11)
+    for number, first in enumerate((0, 2)):
+        np.testing.assert_array_equal(seen[first]["obs"][0], state[f"{number}.obs.vector"])
+        np.testing.assert_array_equal(seen[first]["first"][0], state[f"{number}.first"])
+        assert (seen[first]["version"] == 11).all()
+
+
+def test_the_state_of_a_stream_is_that_of_what_was_learnt_not_of_what_was_sampled():
+    with slow_worker() as parts:
+        by_worker, _, _ = followed(parts, 15)
+        before = parts.sampler.state()
+        parts.sampler.collect()
+        after = parts.sampler.state()
+    for number, first in enumerate((0, 2)):
+        last = by_worker[first][-1]
+        np.testing.assert_array_equal(before[f"{number}.obs.vector"], last["obs"][-1])
+        assert before[f"{number}.row"] == len(by_worker[first]) * STEPS
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+
+
+def config_of(folder, **options):
+    defaults = {"algo": "impala", "preset": "none", "device": "cpu", "threads": 1}
+    defaults |= {"compile": "off", "num_workers": 2, "track": "none", "eval_episodes": 1}
+    return paceline.Config(output_dir=str(folder), **(defaults | options))
+
+
+def test_a_stream_that_was_left_resumes_in_the_middle_of_its_episodes(tmp_path):
+    """Every episode has 37 steps, also those that were open in between."""
+    env = {"kwargs": {"length": 37}}
+    options = {"env_id": "toy:constant", "env": env, "total_iters": 40, "log_every": 1}
+    reports = []
+    for report in paceline.train(config_of(tmp_path / "run", **options)):
+        reports.append(report)
+        if report.iter == 17:
+            break
+    reports += paceline.resume(tmp_path / "run")
+    assert [report.iter for report in reports] == list(range(1, 41))
+    assert {report.episode_length for report in reports} == {None, 37.0}
+    assert reports[-1].steps == sum(report.steps_global for report in reports)
+    ended = sum(report.episodes for report in reports)
+    assert 40 * 20 * 8 - ended <= reports[-1].steps + 8  # one row of each episode only resets
+    assert reports[-1].steps <= 40 * 20 * 8
+
+
+def test_lag_of_a_whole_run_is_reported(tmp_path):
+    config = config_of(tmp_path / "run", env_id="CartPole-v1", total_iters=60, max_lag=3)
+    reports = list(paceline.train(config))
+    assert all(0 <= report.lag_mean <= report.lag_max <= 3 for report in reports)
+    assert any(report.lag_mean > 0 for report in reports)
+    assert all(report.t_wait <= report.t_rollout + 1e-6 for report in reports)
+
+
+def test_impala_learns_from_a_stream(tmp_path):
+    options = {"num_envs": 8, "rollout_steps": 8, "lr": 3e-3, "log_every": 50}
+    config = config_of(tmp_path / "run", env_id="toy:identity", total_steps=40_000, **options)
+    reports = list(paceline.train(config))
+    assert max(report.lag_max for report in reports) >= 1
+    result = paceline.evaluate(paceline.load(tmp_path / "run"), "toy:identity", 50)
+    assert result.mean >= 9.5  # of 10
+
+
+def test_a_column_is_never_in_two_places_of_a_batch_at_the_same_time():
+    """Twice in a batch means one rollout behind the other: its rows never overlap."""
+    with slow_worker() as parts:
+        for batch, _ in turns(parts, 30):
+            by_column = defaultdict(list)
+            for place, column in enumerate(batch.column.tolist()):
+                by_column[column].append(batch.obs[:, place, 0])
+            for rows in by_column.values():
+                for one, following in pairwise(rows):
+                    assert one[-1] == following[0]
+
+
+def test_an_episode_of_constant_length_is_whole_whatever_the_worker():
+    with streaming(lambda: Constant(length=7)) as parts:
+        _, episodes, _ = followed(parts, 30)
+    assert {(episode.length, episode.total) for episode in episodes} == {(7, 7.0)}
+    assert {episode.column for episode in episodes} == {0, 1, 2, 3}

@@ -1,0 +1,869 @@
+"""Workers that are killed, crash, hang or raise: the run heals, ends when it must, leaves nothing.
+
+Where a test kills, it kills real processes; where it compares, it compares bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import troubles
+
+import paceline
+from paceline import checkpoint
+from paceline.errors import EnvironmentFailed
+
+COMMON = (
+    "--env-id troubles:Trouble-v0 --preset none --num-envs 4 --num-workers 2 --hidden 16 "
+    "--eval-episodes 2 --compile off --track none "
+)
+CASES = {
+    "ppo": "--algo ppo --rollout-steps 32 --total-iters 12 --save-every 200 --normalize-obs",
+    "a2c": "--algo a2c --rollout-steps 8 --total-iters 60 --save-every 400 --log-every 5",
+    "impala": "--algo impala --rollout-steps 8 --total-iters 150 --save-every 2000 --log-every 10",
+}
+NAMED = r"worker \d \(pid {pid}, columns (0–1|2–3)\) {how} at step [\d,]+; pid \d+ takes its place"
+
+
+def flags_of(case, *more, **kwargs):
+    """Flags of a case; keyword arguments are the environment's."""
+    own = ["--env.kwargs", json.dumps(kwargs)] if kwargs else []
+    return [*shlex.split(COMMON + CASES[case]), *own, *map(str, more)]
+
+
+def config_of(case, folder, name, *more, **kwargs):
+    from paceline.configure import resolve
+    from paceline.flags import config_parser, nested
+
+    given = config_parser().parse(flags_of(case, *more, **kwargs))
+    return resolve({"output_dir": str(folder / name)}, nested(given))
+
+
+def forkserver(trainer=None):
+    for child in psutil.Process(trainer).children():
+        with contextlib.suppress(psutil.Error):
+            if "forkserver" in " ".join(child.cmdline()):
+                return child
+    return None
+
+
+def workers(trainer=None):
+    server = forkserver(trainer)
+    return sorted(child.pid for child in server.children()) if server else []
+
+
+def family(trainer=None):
+    return psutil.Process(trainer).children(recursive=True)
+
+
+def kill(pid, kind=signal.SIGKILL):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, kind)
+
+
+def same(run):
+    """All that a healed run must share with an undisturbed one: everything but the count."""
+    result = run.result()
+    counted = ("restarts", "env_restarts")
+    result["metrics"] = [
+        {name: value for name, value in line.items() if name not in counted}
+        for line in result["metrics"]
+    ]
+    return result
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shell_in, tmp_path_factory):
+    """What a case comes to when nothing happens, made when it is first asked for."""
+    made = {}
+
+    def result(case):
+        if case not in made:
+            shell = shell_in(tmp_path_factory.mktemp(case))
+            made[case] = same(shell.train_here("run", *flags_of(case)))
+        return made[case]
+
+    return result
+
+
+@pytest.fixture
+def troubled(shell):
+    """The shell, with Trouble-v0 where commands find it."""
+    (shell.folder / "troubles.py").write_text(Path(troubles.__file__).read_text())
+    return shell
+
+
+@pytest.fixture
+def session(shell):
+    """Train in this process; `during(report)` is called with every report. Returns the run."""
+
+    def train(case, *more, name="run", during=None, **kwargs):
+        for report in paceline.train(config_of(case, shell.folder, name, *more, **kwargs)):
+            if during is not None:
+                during(report)
+        assert not family()
+        return shell.run(name)
+
+    return train
+
+
+def at(*reports, do):
+    """Do something after these reports, counted from 1."""
+    seen = []
+
+    def during(report):
+        seen.append(report.iter)
+        if len(seen) in reports:
+            do()
+
+    return during
+
+
+def kill_one(kind=signal.SIGKILL, number=0):
+    pid = workers()[number]
+    kill(pid, kind)
+    return pid
+
+
+def restarts(run):
+    return run.metrics()[-1]["restarts"]
+
+
+# Killed
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "a2c"])
+def test_a_run_whose_worker_is_killed_between_rollouts_ends_as_if_it_had_not_been(
+    session, undisturbed, case, caplog
+):
+    killed = []
+    run = session(case, during=at(3, 7, do=lambda: killed.append(kill_one())))
+    assert same(run) == undisturbed(case)
+    assert restarts(run) == 2
+    for pid in killed:
+        assert re.search(NAMED.format(pid=pid, how="was killed by SIGKILL"), caplog.text)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "a2c"])
+def test_a_run_whose_worker_is_killed_within_a_rollout_ends_as_if_it_had_not_been(
+    session, undisturbed, shell, case, caplog
+):
+    run = session(case, what="kill", after=70, once=str(shell.folder / "once"))
+    assert same(run) == undisturbed(case)
+    assert restarts(run) == 1
+    named = re.search(NAMED.format(pid=r"\d+", how="was killed by SIGKILL"), caplog.text)
+    step = int(re.search(r"at step ([\d,]+)", named[0])[1].replace(",", ""))
+    assert 60 <= step <= 120  # the seventieth step of an environment, and resets between
+
+
+@pytest.mark.timeout(60)
+def test_a_stream_whose_workers_are_killed_goes_on(session, caplog):
+    killed = []
+    run = session("impala", during=at(3, 6, 9, do=lambda: killed.append(kill_one())))
+    assert run.metrics()[-1]["iter"] == 150
+    assert restarts(run) == 3
+    for pid in killed:
+        assert re.search(NAMED.format(pid=pid, how="was killed by SIGKILL"), caplog.text)
+
+
+def kill_now_and_then(stop, source, killed, every):
+    while not stop.wait(source.uniform(0, every)):
+        if found := workers():
+            killed.append(source.choice(found))
+            kill(killed[-1])
+
+
+@contextlib.contextmanager
+def killing(every):
+    """Random workers of this process at random moments, which are printed with their seed."""
+    seed = int.from_bytes(os.urandom(4), "big")
+    stop, killed = threading.Event(), []
+    arguments = (stop, random.Random(seed), killed, every)
+    thread = threading.Thread(target=kill_now_and_then, args=arguments)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        stop.set()
+        thread.join()
+        print(f"random.Random({seed}), every {every} s: {len(killed)} kills")
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("case", ["ppo", "a2c", "impala"])
+def test_workers_killed_at_random_moments_change_nothing(session, undisturbed, case):
+    """In a stream, nothing but the order of arrival."""
+    with killing(every=0.3):
+        run = session(case, "--max-restarts", 50)
+    if case == "impala":
+        assert run.metrics()[-1]["iter"] == 150
+    else:
+        assert same(run) == undisturbed(case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", ["ppo", "a2c", "impala"])
+@pytest.mark.parametrize("round_", range(5))
+def test_workers_killed_all_the_time_change_nothing(session, undisturbed, case, round_):
+    with killing(every=0.1) as killed:
+        run = session(case, "--max-restarts", 1000)
+    assert killed
+    if case == "impala":
+        assert run.metrics()[-1]["iter"] == 150
+    else:
+        assert same(run) == undisturbed(case)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("case", ["ppo", "impala"])
+def test_all_workers_killed_at_once_are_all_replaced(session, undisturbed, case):
+    def all_at_once():
+        for pid in workers():
+            kill(pid)
+
+    run = session(case, during=at(2, 5, do=all_at_once))
+    assert restarts(run) == 4
+    if case == "ppo":
+        assert same(run) == undisturbed(case)
+
+
+@pytest.mark.timeout(60)
+def test_the_command_names_the_worker_that_was_killed(troubled, undisturbed, until):
+    process = troubled.start("train", "--output-dir", "run", *flags_of("ppo", slow=0.002))
+    metrics = troubled.folder / "run" / "metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 3)
+    victim = workers(process.pid)[1]
+    kill(victim)
+    out, err = process.communicate(timeout=40)
+    assert process.returncode == 0, out + err
+    assert re.search("warning: " + NAMED.format(pid=victim, how="was killed by SIGKILL"), out)
+    assert "Traceback" not in out + err
+    run = troubled.run("run")
+    assert restarts(run) == 1
+    assert same(run) == undisturbed("ppo")
+
+
+# Killed, and resumed
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "a2c"])
+def test_an_interrupted_run_with_killed_workers_resumes_exactly(shell, undisturbed, case):
+    """A kill before the checkpoint, one after it, and one in the session that resumes."""
+    for seen, report in enumerate(paceline.train(config_of(case, shell.folder, "run")), 1):
+        if seen in (2, 5):
+            kill_one()
+        if seen == 6:
+            assert report.restarts == 2
+            break
+    for seen, _ in enumerate(paceline.resume(shell.folder / "run"), 1):
+        if seen == 2:
+            kill_one(number=1)
+    run = shell.run("run")
+    assert restarts(run) == 1
+    assert same(run) == undisturbed(case)
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_killed_while_it_replays_for_a_resume_is_replaced(shell, undisturbed, caplog):
+    marker = shell.folder / "marker"
+    given = {"what": "kill", "if_there": str(marker)}
+    for report in paceline.train(config_of("ppo", shell.folder, "run", **given)):
+        if report.iter == 5:
+            break
+    marker.touch()
+    caplog.clear()
+    run = shell.resume_here("run")
+    assert not marker.exists()
+    assert re.search(NAMED.format(pid=r"\d+", how="was killed by SIGKILL"), caplog.text)
+    assert restarts(run) == 1
+    assert "did not replay" not in caplog.text
+    assert same(run) == undisturbed("ppo")
+
+
+@pytest.mark.timeout(60)
+def test_a_stream_resumes_with_every_episode_where_it_stood(shell, caplog):
+    for seen, _ in enumerate(paceline.train(config_of("impala", shell.folder, "run")), 1):
+        if seen == 4:
+            kill_one()
+        if seen == 6:
+            break
+    for report in paceline.resume(shell.folder / "run"):
+        assert report.restarts == 0
+    assert report.iter == 150
+    assert "did not replay" not in caplog.text
+
+
+# The server that forks them
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "impala"])
+def test_workers_outlive_the_server_that_forked_them_or_are_replaced(session, undisturbed, case):
+    run = session(case, during=at(3, do=lambda: forkserver().kill()))
+    if case == "ppo":
+        assert same(run) == undisturbed(case)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "impala"])
+def test_a_worker_killed_after_its_server_is_replaced(session, undisturbed, case):
+    def both():
+        victim = workers()[0]
+        server = forkserver()
+        server.kill()
+        psutil.wait_procs([server], timeout=1)
+        kill(victim)
+
+    run = session(case, during=at(3, do=both))
+    assert restarts(run) >= 1
+    if case == "ppo":
+        assert same(run) == undisturbed(case)
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_hangs_after_its_server_was_killed_is_replaced_and_ended(
+    session, undisturbed
+):
+    hung = []
+
+    def both():
+        hung.append(psutil.Process(workers()[0]))
+        server = forkserver()
+        server.kill()
+        psutil.wait_procs([server], timeout=1)
+        kill(hung[0].pid, signal.SIGSTOP)
+
+    run = session("ppo", "--worker-timeout", "1s", during=at(3, do=both))
+    assert restarts(run) >= 1
+    assert same(run) == undisturbed("ppo")
+    _, stayed = psutil.wait_procs(hung, timeout=2)
+    assert not stayed
+
+
+# Hung
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "impala"])
+def test_a_stopped_worker_is_replaced_after_the_timeout(session, undisturbed, case, caplog):
+    stopped = []
+    run = session(
+        case,
+        *("--worker-timeout", "1s"),
+        during=at(3, do=lambda: stopped.append(kill_one(signal.SIGSTOP))),
+    )
+    how = "showed no sign of life for [12] s"
+    assert re.search(NAMED.format(pid=stopped[0], how=how), caplog.text)
+    assert restarts(run) == 1
+    assert not psutil.pid_exists(stopped[0])
+    if case == "ppo":
+        assert same(run) == undisturbed(case)
+
+
+HOW = {
+    "segfault": "was killed by SIGSEGV",
+    "exit": "ended with exit code 5",
+    "sleep": "showed no sign of life for [12] s",
+    "burn": "showed no sign of life for [12] s",
+    "stop": "showed no sign of life for [12] s",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", HOW)
+def test_an_environment_that_breaks_its_process_once_is_healed(
+    session, undisturbed, shell, what, caplog
+):
+    run = session(
+        "ppo",
+        *("--worker-timeout", "1s"),
+        what=what,
+        after=70,
+        once=str(shell.folder / "once"),
+    )
+    assert re.search(NAMED.format(pid=r"\d+", how=HOW[what]), caplog.text)
+    assert restarts(run) == 1
+    assert same(run) == undisturbed("ppo")
+
+
+@pytest.mark.timeout(60)
+def test_a_slow_environment_is_not_taken_for_one_that_hangs(session):
+    """A rollout takes 1.6 s, a step 0.05 s."""
+    more = ("--total-iters", 2, "--worker-timeout", "1s", "--num-envs", 2)
+    run = session("ppo", *more, slow=0.05)
+    assert restarts(run) == 0
+
+
+@pytest.mark.timeout(60)
+def test_time_that_the_trainer_itself_took_is_not_held_against_a_worker(session):
+    """Neither one's own loop body, here 1.5 s, nor a step that takes most of the timeout."""
+    more = ("--rollout-steps", 2, "--total-iters", 2, "--worker-timeout", "1s", "--num-envs", 2)
+    run = session("ppo", *more, slow=0.8, during=lambda report: time.sleep(1.5))
+    assert restarts(run) == 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", pytest.param("impala", marks=pytest.mark.slow)])
+def test_a_trainer_that_was_stopped_for_a_while_replaces_no_worker(troubled, case, until):
+    """Ctrl-Z, and fg three seconds later."""
+    more = ("--worker-timeout", "1s", "--total-iters", {"ppo": 8, "impala": 150}[case])
+    arguments = ("train", "--output-dir", "run", *flags_of(case, *more, slow=0.004))
+    process = troubled.start(*arguments)
+    metrics = troubled.folder / "run" / "metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 2)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    before = metrics.read_bytes().count(b"\n")
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate(timeout=40)
+    assert process.returncode == 0, out + err
+    run = troubled.run("run")
+    assert len(run.metrics()) > before
+    assert restarts(run) == 0, out
+
+
+# For good
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_always_crashes_ends_the_run_with_its_cause_and_a_checkpoint(
+    troubled, undisturbed
+):
+    """Episodes get longer; that of the sixtieth step is the first to crash, and does so again."""
+    given = {"what": "segfault", "at": 40, "only_with": "broken"}
+    (troubled.folder / "broken").touch()
+    ended = troubled(
+        *("train", "--output-dir", "run", *flags_of("ppo", "--max-restarts", 2, **given))
+    )
+    assert ended.code == 3, ended
+    last = ended.err[ended.err.index("paceline: ") :]
+    cause = r"worker \d \(pid \d+, columns \d–\d\) was killed by SIGSEGV at step [\d,]+"
+    assert re.search(cause, last)
+    assert "failure 3 in a row" in last
+    assert len(re.findall("takes its place", ended.out)) == 2
+    run = troubled.run("run")
+    path, found, problems = checkpoint.newest(run.path / "checkpoints")
+    assert not problems
+    assert found.facts["iter"] == int(path.name) >= 1
+    assert path.name in last
+    (troubled.folder / "broken").unlink()
+    assert same(troubled.resume("run")) == undisturbed("ppo")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "impala"])
+@pytest.mark.parametrize(("what", "cause"), [("exit", "exit code 5"), ("segfault", "SIGSEGV")])
+def test_a_worker_that_crashes_from_its_first_step_on_ends_the_run(session, case, what, cause):
+    with pytest.raises(EnvironmentFailed, match=cause) as caught:
+        session(case, "--max-restarts", 1, what=what)
+    assert caught.value.exit_code == 3
+    assert "failure 2 in a row" in str(caught.value)
+    assert not family()
+
+
+@pytest.mark.timeout(60)
+def test_failures_with_a_finished_rollout_between_them_never_end_a_run(session):
+    """Each process dies after some 150 steps of an environment, replayed ones among them."""
+    run = session("a2c", "--max-restarts", 1, "--total-iters", 120, what="kill", after=150)
+    assert run.metrics()[-1]["iter"] == 120
+    assert restarts(run) >= 6
+
+
+# While starting
+
+
+@pytest.mark.timeout(60)
+def test_an_environment_that_can_not_be_made_in_a_worker_ends_the_run_with_its_cause(session):
+    with pytest.raises(EnvironmentFailed, match="RuntimeError: the rope broke") as caught:
+        session("ppo", what="raise", where="init")
+    assert re.search(r"troubles\.py:\d+", str(caught.value))
+    assert "Traceback" not in str(caught.value)
+    assert not family()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("where", ["init", "reset"])
+@pytest.mark.parametrize("what", ["kill", "exit"])
+def test_a_worker_that_dies_once_while_it_starts_is_replaced(
+    session, undisturbed, shell, what, where
+):
+    run = session("ppo", what=what, where=where, once=str(shell.folder / "once"))
+    assert restarts(run) == 1
+    assert same(run) == undisturbed("ppo")
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_always_dies_while_it_starts_ends_the_run(session):
+    with pytest.raises(EnvironmentFailed, match="SIGKILL"):
+        session("ppo", "--max-restarts", 2, what="kill", where="init")
+    assert not family()
+
+
+@pytest.mark.timeout(60)
+def test_an_environment_that_fails_to_begin_once_is_rebuilt(session, shell):
+    run = session("ppo", what="raise", where="reset", once=str(shell.folder / "once"))
+    assert run.metrics()[-1]["iter"] == 12
+    assert run.metrics()[-1]["env_restarts"] == 1
+
+
+# Raising
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "impala"])
+def test_environments_that_raise_now_and_then_are_rebuilt_and_counted(session, case, caplog):
+    """One step in a hundred; the traceback is shown once, for all workers together."""
+    run = session(case, what="raise", chance=0.01)
+    last = run.metrics()[-1]
+    assert last["iter"] in (12, 150)
+    assert last["env_restarts"] >= 5
+    assert last["restarts"] == 0
+    assert caplog.text.count("Traceback (most recent call last)") == 1
+    assert 'raise RuntimeError("the rope broke")' in caplog.text
+
+
+@pytest.mark.timeout(60)
+def test_an_environment_that_always_raises_ends_the_run_with_its_cause(session):
+    with pytest.raises(EnvironmentFailed, match="RuntimeError: the rope broke") as caught:
+        session("ppo", what="raise", at=3)
+    assert re.search(r"column \d", str(caught.value))
+    assert "Traceback" not in str(caught.value)
+    assert not family()
+
+
+@pytest.mark.timeout(60)
+def test_rebuilt_environments_are_counted_across_the_processes_of_a_worker(session):
+    counts = []
+
+    def during(report):
+        counts.append(report.env_restarts)
+        if len(counts) in (4, 8):
+            kill_one()
+
+    run = session("a2c", what="raise", chance=0.003, during=during)
+    assert counts == sorted(counts)
+    assert counts[-1] >= 1
+    assert restarts(run) == 2
+
+
+# The trainer's end
+
+
+BUSY = ("sleep", "burn")
+
+
+@pytest.fixture
+def busy(troubled, until):
+    """A run whose workers are deep within one endless step: (process, all of its family)."""
+
+    def start(what, case="ppo", **options):
+        given = {"what": what, "after": 40, "slow": 0.001}
+        arguments = ("train", "--output-dir", "run", *flags_of(case, **given))
+        process = troubled.start(*arguments, **options)
+        metrics = troubled.folder / "run" / "metrics.jsonl"
+
+        def stuck():
+            """No worker has made progress for a while."""
+            return metrics.exists() and len(workers(process.pid)) == 2
+
+        until(stuck)
+        time.sleep(1.0)
+        return process, family(process.pid)
+
+    return start
+
+
+def gone(processes, within):
+    _, stayed = psutil.wait_procs(processes, timeout=within)
+    return not stayed
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", BUSY)
+def test_a_killed_trainer_takes_its_workers_along_also_out_of_an_endless_step(busy, what):
+    process, others = busy(what)
+    assert len(others) == 3
+    process.kill()
+    process.communicate(timeout=5)
+    assert gone(others, within=2)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", [pytest.param("sleep", marks=pytest.mark.slow), "burn"])
+def test_a_second_signal_ends_everything_also_out_of_an_endless_step(busy, what):
+    process, others = busy(what)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=5)
+    assert process.returncode == 75
+    assert "Traceback" not in err
+    assert gone(others, within=2)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", [pytest.param("sleep", marks=pytest.mark.slow), "burn"])
+def test_a_killed_trainer_takes_its_workers_along_also_without_the_server(busy, what):
+    """The server that would have seen to it was killed before."""
+    process, others = busy(what)
+    forkserver(process.pid).kill()
+    time.sleep(0.2)
+    process.kill()
+    process.communicate(timeout=5)
+    assert gone(others, within=2)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [
+        (signal.SIGTERM, False),
+        pytest.param(signal.SIGINT, False, marks=pytest.mark.slow),
+        (signal.SIGINT, True),
+    ],
+)
+def test_a_signal_stops_the_run_and_its_workers_and_resumes_exactly(
+    troubled, undisturbed, until, kind, group
+):
+    """Ctrl-C reaches the whole process group."""
+    arguments = ("train", "--output-dir", "run", *flags_of("ppo", slow=0.002))
+    process = troubled.start(*arguments, start_new_session=True)
+    metrics = troubled.folder / "run" / "metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 3)
+    others = family(process.pid)
+    (os.killpg if group else os.kill)(process.pid, kind)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 75, out + err
+    assert "Traceback" not in out + err
+    assert gone(others, within=0.1)
+    run = troubled.run("run")
+    assert restarts(run) == 0
+    assert not run.leftovers()
+    if group:
+        assert same(troubled.resume_here("run")) == undisturbed("ppo")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_trainer_killed_at_any_moment_leaves_nothing(troubled):
+    """Also while it starts. What is left is looked for by the fixture, and here after 2 s."""
+    seed = int.from_bytes(os.urandom(4), "big")
+    source = random.Random(seed)
+    for number in range(20):
+        delay = source.uniform(0, 6)
+        process = troubled.start(
+            *("train", "--output-dir", f"run{number}", *flags_of("impala", "--total-iters", "1M")),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(delay)
+        others = family(process.pid)
+        process.kill()
+        process.wait(5)
+        assert gone(others, within=2), f"random.Random({seed}), run {number}, {delay:.3f} s"
+
+
+# In Python
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "impala"])
+def test_leaving_the_loop_ends_every_process_at_once(shell, case):
+    for report in paceline.train(config_of(case, shell.folder, "run")):
+        others = family()
+        assert len(others) == 3
+        assert report.iter
+        break
+    assert not family()
+    assert shell.run("run").checkpoints()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", BUSY)
+def test_leaving_the_loop_ends_workers_that_are_in_the_middle_of_an_endless_step(shell, what):
+    """In a stream workers are at work while the loop's body runs."""
+    marker = shell.folder / "marker"
+    given = {"what": what, "only_with": str(marker), "slow": 0.02}
+    for _ in paceline.train(config_of("impala", shell.folder, "run", "--log-every", 1, **given)):
+        marker.touch()
+        time.sleep(0.2)
+        assert len(family()) == 3
+        began = time.monotonic()
+        break
+    assert not family()
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.timeout(60)
+def test_an_error_in_the_loops_body_ends_every_process(shell):
+    def body():
+        for _ in paceline.train(config_of("ppo", shell.folder, "run")):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        body()
+    assert not family()
+    assert [path.name for path in shell.run("run").checkpoints()] == ["00000001"]
+
+
+@pytest.mark.timeout(60)
+def test_two_runs_in_one_process_one_after_the_other_and_side_by_side(shell, undisturbed):
+    first, second = (config_of("ppo", shell.folder, name) for name in ("first", "second"))
+    for _ in zip(paceline.train(first), paceline.train(second), strict=True):
+        assert len(family()) == 6
+    assert not family()
+    third = shell.train_here("third", *flags_of("ppo"))
+    assert same(shell.run("first")) == same(shell.run("second")) == same(third)
+    assert same(third) == undisturbed("ppo")
+
+
+@pytest.mark.timeout(60)
+def test_a_run_may_live_in_a_thread(session, undisturbed):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(session("ppo", during=at(4, do=kill_one))))
+    thread.start()
+    thread.join(50)
+    assert made, "it failed in its thread"
+    assert same(made[0]) == undisturbed("ppo")
+    assert restarts(made[0]) == 1
+
+
+SCRIPT = """
+import os
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+
+import paceline
+
+with Path("imported").open("a") as file:
+    file.write(f"{os.getpid()}\\n")
+
+SIZE = 3
+
+
+class Mine(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (SIZE,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.np_random.uniform(-1, 1, SIZE).astype(np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        obs = self.np_random.uniform(-1, 1, SIZE).astype(np.float32)
+        return obs, float(action), False, self.time >= 10, {}
+
+
+gym.register("Mine-v0", Mine)
+
+
+def made(**kwargs):
+    return Mine(**kwargs)
+
+
+def main():
+    given = {"class": Mine, "function": made, "lambda": lambda: Mine(), "id": "Mine-v0"}
+    config = paceline.Config(
+        env_id=given[sys.argv[1]], preset="none", num_envs=4, num_workers=2, rollout_steps=16,
+        total_iters=3, eval_episodes=1, hidden=[8], track="none", output_dir="run", overwrite=True,
+    )
+    for report in paceline.train(config):
+        print(report.iter, report.restarts, flush=True)
+
+
+"""
+GUARDED = 'if __name__ == "__main__":\n    main()\n'
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        pytest.param("class", GUARDED, marks=pytest.mark.slow),
+        ("lambda", "main()\n"),
+        pytest.param("id", "main()\n", marks=pytest.mark.slow),
+    ],
+    ids=["class-guarded", "lambda-unguarded", "id-unguarded"],
+)
+def test_a_script_is_run_once_and_its_own_environment_reaches_the_workers(shell, kind, call):
+    """With or without `if __name__ == "__main__"`: no worker imports `__main__`."""
+    (shell.folder / "script.py").write_text(SCRIPT + call)
+    ended = subprocess.run(
+        [sys.executable, "script.py", kind],
+        cwd=shell.folder,
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["1", "0", "2", "0", "3", "0"]
+    assert len((shell.folder / "imported").read_text().split()) == 1
+
+
+# What must not grow
+
+
+def open_files(process):
+    return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+
+
+def zombies(processes):
+    return [child for child in processes if child.status() == psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["ppo", "impala"])
+def test_restarts_leave_no_open_file_no_thread_and_no_zombie(session, case):
+    us, counts = psutil.Process(), []
+
+    def during(report):
+        if not zombies(family()) and len(workers()) == 2:
+            counts.append((open_files(us), open_files(forkserver()), threading.active_count()))
+        for pid in workers():
+            kill(pid)
+
+    iters = 12 if case == "ppo" else 150
+    run = session(case, "--total-iters", iters, "--max-restarts", 100, during=during)
+    assert restarts(run) >= 20
+    assert len(counts) >= 5
+    assert len(set(counts)) == 1, counts
+    assert not zombies(us.children(recursive=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_hundred_restarts_leave_no_open_file(session):
+    us, counts = psutil.Process(), []
+
+    def during(report):
+        counts.append((open_files(us), open_files(forkserver())))
+        kill_one(number=report.iter % 2)
+
+    run = session("ppo", "--total-iters", 200, "--max-restarts", 5, during=during)
+    assert restarts(run) >= 195
+    assert len(set(counts[2:])) == 1

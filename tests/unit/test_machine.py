@@ -1,0 +1,303 @@
+"""What this machine grants a process: affinity, control groups, threads; and what a tree uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+
+import paceline
+from paceline import machine
+from paceline.build import build
+from paceline.machine import THREAD_VARIABLES, available_cpus, bound, cgroup_quota
+
+pytestmark = pytest.mark.timeout(60)
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def groups(tmp_path):
+    """Makes control groups of files: what /proc says, then each file's content by its path."""
+
+    def make(lines, **files):
+        proc, root = tmp_path / "cgroup", tmp_path / "sys"
+        proc.write_text("".join(f"{line}\n" for line in lines))
+        root.mkdir()
+        for path, content in files.items():
+            file = root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{content}\n")
+        return cgroup_quota(proc, root)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "200000 100000"}, 2.0),
+        ({"cpu.max": "50000 100000"}, 0.5),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "nonsense"}, None),
+        ({"cpu.max": ""}, None),
+        ({"cpu.weight": "100"}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_a_quota_of_version_2_is_read(groups, files, quota):
+    assert groups(["0::/"], **files) == quota
+
+
+NESTED = "user.slice/job.scope"
+
+
+@pytest.mark.parametrize(
+    ("inner", "middle", "outer", "quota"),
+    [
+        ("300000 100000", "max 100000", None, 3.0),
+        ("max 100000", "150000 100000", None, 1.5),
+        ("800000 100000", "400000 100000", "max 100000", 4.0),
+        ("400000 100000", "800000 100000", "200000 100000", 2.0),
+        ("max 100000", "max 100000", "max 100000", None),
+        (None, "100000 50000", None, 2.0),
+    ],
+)
+def test_a_group_has_no_more_than_the_groups_around_it(groups, inner, middle, outer, quota):
+    paths = (f"{NESTED}/cpu.max", "user.slice/cpu.max", "cpu.max")
+    files = {p: c for p, c in zip(paths, (inner, middle, outer), strict=True) if c is not None}
+    assert groups([f"0::/{NESTED}"], **files) == quota
+
+
+def test_a_group_of_another_branch_does_not_count(groups):
+    files = {f"{NESTED}/cpu.max": "300000 100000", "user.slice/other/cpu.max": "100000 100000"}
+    assert groups([f"0::/{NESTED}"], **files) == 3.0
+
+
+def test_a_group_that_is_seen_from_within_a_container_is_its_root(groups):
+    """/proc names the host's path, which is not there; the root of what is there is meant."""
+    assert groups(["0::/docker/0123abc"], **{"cpu.max": "150000 100000"}) == 1.5
+
+
+def version_1(folder, quota, period=100_000):
+    return {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": period}
+
+
+LINES_1 = ["12:cpuset:/", "5:memory:/job", "4:cpu,cpuacct:/job/step", "1:name=systemd:/job"]
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        (version_1("cpu/job/step", 250_000), 2.5),
+        (version_1("cpu/job/step", -1), None),
+        (version_1("cpu/job/step", -1) | version_1("cpu/job", 100_000, 50_000), 2.0),
+        (version_1("cpu/job/step", 400_000) | version_1("cpu", 300_000), 3.0),
+        (version_1("memory/job", 100_000), None),  # a controller that has no say in this
+        ({"cpu/job/step/cpu.cfs_quota_us": 100_000}, None),
+        ({}, None),
+    ],
+)
+def test_a_quota_of_version_1_is_read_from_its_controller(groups, files, quota):
+    assert groups(LINES_1, **files) == quota
+
+
+def test_where_both_versions_are_mounted_the_smaller_quota_holds(groups):
+    files = version_1("cpu/job/step", 400_000) | {"job/cpu.max": "300000 100000"}
+    assert groups([*LINES_1, "0::/job"], **files) == 3.0
+
+
+def test_without_control_groups_there_is_no_quota(tmp_path):
+    assert cgroup_quota(tmp_path / "nothing", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "cpus"), [(None, len(CPUS)), (1e6, len(CPUS)), (1.0, 1), (0.2, 1), (1.2, 1)]
+)
+def test_the_cpus_are_those_that_affinity_and_quota_both_grant(monkeypatch, quota, cpus):
+    monkeypatch.setattr(machine, "cgroup_quota", lambda: quota)
+    assert available_cpus() == cpus
+
+
+def python(code, cpus=None, **environment):
+    """What a fresh interpreter prints that may run on `cpus` alone."""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+        env=os.environ | environment,
+        preexec_fn=cpus and (lambda: os.sched_setaffinity(0, cpus)),
+    )
+    return ended.stdout.split()
+
+
+def test_an_affinity_set_from_outside_is_respected():
+    code = "from paceline.machine import available_cpus; print(available_cpus())"
+    assert python(code, CPUS[:1]) == ["1"]
+    assert python(code) == [str(available_cpus())]
+
+
+def test_auto_workers_follow_the_affinity():
+    code = (
+        "import paceline; config = paceline.Config(num_workers='auto', num_envs=8);"
+        "print(config.num_workers, config.as_dict()['num_workers'])"
+    )
+    assert python(code, CPUS[-1:]) == ["1", "1"]
+    expected = str(max(n for n in range(1, available_cpus() + 1) if 8 % n == 0))
+    assert python(code) == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "envs", "workers"), [(4, 8, 4), (3, 8, 2), (64, 8, 8), (6, 9, 3), (5, 7, 1)]
+)
+def test_auto_is_the_most_workers_that_share_the_environments_equally(
+    monkeypatch, cpus, envs, workers
+):
+    monkeypatch.setattr(machine, "available_cpus", lambda: cpus)
+    config = paceline.Config(num_workers="auto", num_envs=envs, preset="none")
+    assert (config.num_workers, config.num_envs) == (workers, envs)
+
+
+def test_auto_with_environments_per_worker_is_one_worker_per_cpu(monkeypatch):
+    monkeypatch.setattr(machine, "available_cpus", lambda: 3)
+    config = paceline.Config(num_workers="auto", num_envs_per_worker=5)
+    assert (config.num_workers, config.num_envs) == (3, 15)
+
+
+def test_bound_gives_back_what_it_took():
+    before = os.sched_getaffinity(0)
+    with bound(CPUS[:1]):
+        assert os.sched_getaffinity(0) == {CPUS[0]}
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(ZeroDivisionError), bound(CPUS[-1:]):
+        1 / 0  # noqa: B018
+    assert os.sched_getaffinity(0) == before
+    with bound([]):
+        assert os.sched_getaffinity(0) == before
+
+
+def counting_threads():
+    """Shows, where it lives, the thread variables, those of BLAS, and of torch if it is there.
+
+    It reaches a worker by value.
+    """
+
+    class Counting(gym.Env):
+        observation_space = gym.spaces.Box(0, 255, (8, 8, 1), np.uint8)
+        action_space = gym.spaces.Discrete(2)
+
+        def look(self):
+            from threadpoolctl import threadpool_info
+
+            said = [int(os.environ[name]) for name in THREAD_VARIABLES]
+            pools = [pool["num_threads"] for pool in threadpool_info()]
+            torch = sys.modules.get("torch")
+            seen = np.zeros(64, np.uint8)
+            seen[:3] = max(said), max(pools, default=1), torch.get_num_threads() if torch else 1
+            return seen.reshape(8, 8, 1)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.look(), {}
+
+        def step(self, action):
+            return self.look(), 0.0, False, False, {}
+
+    return Counting
+
+
+@contextmanager
+def two_workers(env_id, **options):
+    config = paceline.Config(
+        env_id=env_id,
+        preset="none",
+        num_envs=2,
+        num_workers=2,
+        rollout_steps=4,
+        threads=1,
+        device="cpu",
+        compile="off",
+        total_iters=1,
+        **options,
+    )
+    with build(config) as parts:
+        yield parts
+
+
+def test_a_worker_has_one_thread_whatever_the_users_environment_says(monkeypatch):
+    """Also one that acts through torch."""
+    for name in THREAD_VARIABLES:
+        monkeypatch.setenv(name, "8")
+    with two_workers(counting_threads()) as parts:
+        seen = parts.sampler.collect().obs.reshape(-1, 64)[:, :3]
+        assert (seen == 1).all(), seen.max(0)
+        workers = [w for server in psutil.Process().children() for w in server.children()]
+        assert len(workers) == 2
+        for worker in workers:
+            said = worker.environ()
+            assert [said[name] for name in THREAD_VARIABLES] == ["1"] * 3
+    assert os.environ["OMP_NUM_THREADS"] == "8"  # the user's own is left as it is
+
+
+BUSY = """
+import time
+held = bytearray(200 * 2**20)
+for at in range(0, len(held), 4096):
+    held[at] = 1
+print("ready", flush=True)
+end = time.monotonic() + 30
+while time.monotonic() < end:
+    pass
+"""
+GRANDPARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
+MEASURE = """
+import subprocess, sys, time
+import psutil
+from paceline.machine import Usage
+
+usage = Usage(every=1.5)
+alone, nothing = usage.read()
+assert nothing is None
+child = subprocess.Popen([sys.executable, "-c", {code!r}], stdout=subprocess.PIPE)
+family = [psutil.Process(child.pid)]
+try:
+    assert child.stdout.readline() == b"ready\\n"
+    family += family[0].children()
+    readings = {{}}
+    while len(readings) < 2:
+        time.sleep(0.1)
+        readings[usage.read()] = True
+finally:
+    for member in family:
+        member.kill()
+print(alone, *list(readings)[-1])
+"""
+
+
+@pytest.mark.parametrize("code", [BUSY, GRANDPARENT], ids=["child", "grandchild"])
+def test_usage_counts_the_whole_tree_of_processes(code):
+    """A child that holds 200 MB and works, while its parent rests."""
+    alone, memory, cpu = map(float, python(MEASURE.format(code=code)))
+    assert 5 < alone < 100
+    assert memory > alone + 190
+    assert cpu > 20  # of one CPU, which others may want too
+
+
+def test_memory_that_processes_share_is_counted_once():
+    """Workers are forked from one server: what they have in common is not theirs alone."""
+    with two_workers("CartPole-v1") as parts:
+        parts.sampler.collect()
+        tree = psutil.Process().children(recursive=True)
+        apart = sum(process.memory_info().rss for process in tree) / 2**20
+        together = sum(machine.memory_mb(process) for process in tree)
+    assert len(tree) == 3
+    assert together < 0.75 * apart
