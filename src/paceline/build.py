@@ -16,12 +16,12 @@ from .config import Config, seconds
 from .envs.maker import World, look_at
 from .errors import BadInput
 from .learner import Learner, Plan
-from .machine import Choices, available_cpus, bound
+from .machine import Choices, affinity, available_cpus, bound
 from .optimizers import OPTIMIZERS
 from .policy.network import NetworkSpec
 from .rollout import Rollout
 from .samplers import Sampler
-from .samplers.crew import make_crew
+from .samplers.hire import hire
 from .samplers.serial import make_serial
 from .samplers.stream import SLOTS, Stream
 from .samplers.workers import Workers
@@ -91,7 +91,7 @@ def make_sampler(
     """The sampler that the configuration asks for; `weights` is how many are published."""
     if config.sampling == "serial":
         return make_serial(world, network, config.num_envs, config.rollout_steps, config.seed)
-    crew, memory = make_crew(
+    crew, memory = hire(
         world,
         network,
         weights,
@@ -99,7 +99,7 @@ def make_sampler(
         num_envs=config.num_envs,
         steps=config.rollout_steps,
         seed=config.seed,
-        slots=SLOTS if config.sampling == "stream" else 0,
+        own_slots=SLOTS if config.sampling == "stream" else 0,
         cpus=cpus,
         timeout=seconds(config.worker_timeout),
         max_restarts=config.max_restarts,
@@ -126,7 +126,7 @@ def cpus_of(config: Config, threads: int) -> tuple[list[int], list[list[int]]]:
         return [], [[]] * config.num_workers
     if not hasattr(os, "sched_getaffinity"):
         raise BadInput("pin is on, and this system has no way to bind a process to a CPU")
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = sorted(affinity())
     # Workers in step with the learner rest while it learns, and share its CPUs.
     learner = cpus[-threads:]
     free = cpus[: -len(learner)] if config.sampling == "stream" else cpus
@@ -184,17 +184,22 @@ def _threads_for_images(config: Config) -> int:
 def warn_of_crowding(config: Config, threads: int) -> None:
     """More processes at work than CPUs take turns, and each waits for the others'."""
     cpus, workers = available_cpus(), config.num_workers
-    together = max(workers, threads)
-    if config.sampling == "stream" and threads > 1:
-        together = workers + threads
-    if together > cpus:
+    if threads > cpus:
         log.warning(
-            "%d workers and %d threads of the learner share %d CPUs: they take turns, which costs "
-            "about %.1f× the time per step that as many CPUs would take; --num-workers auto fits",
+            "%d threads of the learner on %d CPUs wait for each other, which can cost several "
+            "times what one thread takes; write --threads %d or less",
+            threads,
+            cpus,
+            cpus,
+        )
+    elif workers > cpus or (config.sampling == "stream" and 1 < threads > cpus - workers):
+        log.warning(
+            "%d workers and %d threads of the learner on %d CPUs take turns: no more is sampled "
+            "than by %d, and every turn costs time and memory; --num-workers auto fits",
             workers,
             threads,
             cpus,
-            together / cpus,
+            cpus,
         )
 
 

@@ -22,6 +22,9 @@ from .algorithms.impala import IMPALA
 from .algorithms.ppo import PPO
 from .registry import name_of
 
+LONGEST = 10 * 365 * 24 * 3600
+"""Seconds."""
+
 
 def parse_steps(value: Any) -> Any:
     """`300_000`, `1e6`, `1M`, `50k` → a whole number."""
@@ -38,8 +41,8 @@ def parse_duration(value: Any) -> Any:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value).strip())
     if match is None:
         raise ValueError(f"should carry a unit: write {value}s, {value}m or 0.5h")
-    if float(match[1]) == 0:
-        raise ValueError("should be longer than nothing, such as 90s")
+    if not 0 < seconds(match[0]) < LONGEST:
+        raise ValueError("should be longer than nothing and shorter than ten years, such as 90s")
     return match[0]
 
 

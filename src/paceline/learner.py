@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from .algorithms import Algorithm
+from .arrays import part
 from .batch import Rows, Signals, permutation
 from .errors import Diverged
 from .optimizers import Optimizer
@@ -119,7 +120,8 @@ class Learner:
             "explained_variance": _explained_variance(value[:-1], targets.returns, rollout.valid)
         }
         if self._algorithm.off_policy:
-            metrics["rho_mean"] = float(np.exp(np.minimum(log_ratio, 0.0))[rollout.valid].mean())
+            rho = np.exp(np.minimum(log_ratio, 0.0))[rollout.valid]
+            metrics["rho_mean"] = float(rho.mean()) if len(rho) else 1.0
         return self._filled(rows, rollout.valid.ravel()), metrics
 
     def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:
@@ -277,11 +279,9 @@ class Learner:
         for number, moment in enumerate(self._step.moments):
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
         self.version, self._step.count = (int(count) for count in arrays["counts"])
-        for prefix, part in (("obs.", self._obs_moments), ("return.", self._scaler)):
-            if part is not None:
-                part.restore(
-                    {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-                )
+        for prefix, statistics in (("obs.", self._obs_moments), ("return.", self._scaler)):
+            if statistics is not None:
+                statistics.restore(part(prefix, arrays))
 
 
 def _explained_variance(value: Array, returns: Array, valid: Array) -> float:

@@ -23,7 +23,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 def available_cpus() -> int:
     """CPUs that this process may really use: its affinity, and the cgroup's quota."""
     try:
-        cpus = len(os.sched_getaffinity(0))
+        cpus = len(affinity())
     except AttributeError:
         cpus = os.cpu_count() or 1
     quota = cgroup_quota()
@@ -67,17 +67,28 @@ def _quota_of(folder: Path) -> list[float]:
         return []
 
 
+_unbound: set[int] | None = None
+
+
+def affinity() -> set[int]:
+    """CPUs that this process was allowed before it bound itself to some of them."""
+    return os.sched_getaffinity(0) if _unbound is None else _unbound
+
+
 @contextmanager
 def bound(cpus: list[int]) -> Iterator[None]:
     """This process, and what it starts, on these CPUs alone; on any if there are none."""
     if not cpus:
         yield
         return
-    before = os.sched_getaffinity(0)
+    global _unbound
+    outer, before = _unbound, os.sched_getaffinity(0)
+    _unbound = affinity()
     os.sched_setaffinity(0, cpus)
     try:
         yield
     finally:
+        _unbound = outer
         os.sched_setaffinity(0, before)
 
 
@@ -141,7 +152,7 @@ class Usage:
         if now - self._read_at >= max(self._every, 200 * self._cost):
             cpu = self._cpu()
             since = now - self._read_at
-            busy = 100 * (cpu - self._cpu_seconds) / since if self._read_at else None
+            busy = 100 * max(0.0, cpu - self._cpu_seconds) / since if self._read_at else None
             self._values = (round(self._memory(), 1), busy and round(busy, 1))
             self._read_at, self._cpu_seconds = now, cpu
             self._cost = time.monotonic() - now
@@ -166,7 +177,8 @@ class Usage:
                 times = process.cpu_times()
             except psutil.Error:
                 continue
-            total += times.user + times.system
+            # Children that have ended count too, or what they did would seem undone.
+            total += times.user + times.system + times.children_user + times.children_system
         return total
 
 

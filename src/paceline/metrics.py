@@ -209,7 +209,7 @@ class Console:
     EVERY = 2.0
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+        self._stream = stream or sys.stdout or _nowhere()
         self._live: Any = None
         self._printed = -math.inf
         self._fps = 0.0
@@ -293,6 +293,11 @@ class Console:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def _nowhere() -> TextIO:
+    """Standard output may have been closed."""
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _clock(seconds: float) -> str:

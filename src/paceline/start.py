@@ -6,6 +6,7 @@ import json
 import logging
 
 from .agent import from_checkpoint, locate, network_facts
+from .arrays import part
 from .build import Parts
 from .errors import BadInput
 
@@ -27,9 +28,7 @@ def start_from(source: str, parts: Parts) -> None:
                 f"init_from {source}: its {name} is {_short(theirs.get(name))}, and that of this "
                 f"run is {_short(ours[name])}; they have to be the same"
             )
-    prefix = "learner."
-    arrays = {k.removeprefix(prefix): v for k, v in found.arrays.items() if k.startswith(prefix)}
-    parts.learner.adopt(found.weights, arrays)
+    parts.learner.adopt(found.weights, part("learner.", found.arrays))
     parts.sampler.publish(parts.learner.weights, parts.learner.version)
     log.info("starting from the weights of %s", path)
 

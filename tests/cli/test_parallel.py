@@ -84,6 +84,7 @@ def test_auto_is_the_number_of_cpus_and_the_run_keeps_the_number(train):
 
 
 @several_cpus
+@pytest.mark.slow
 def test_auto_respects_an_affinity_given_from_outside(shell):
     options = ("--num-workers", "auto", "--num-envs", "8", "--total-iters", "1", *SHORT)
     bind = {"preexec_fn": lambda: os.sched_setaffinity(0, CPUS[:1])}
@@ -198,7 +199,7 @@ def test_more_workers_than_cpus_are_warned_of(train, algo):
     assert len(run.metrics()) >= 1  # and yet it runs
 
 
-@pytest.mark.parametrize("options", ["--algo ppo", "--algo impala", "--threads 1"])
+@pytest.mark.parametrize("options", ["--algo ppo", "--algo impala"])
 def test_as_many_workers_as_cpus_are_not_warned_of(train, options):
     out, _ = train(*options.split(), "--num-workers", "auto", "--num-envs", 8 * available_cpus())
     assert "warning" not in out
@@ -378,6 +379,7 @@ def test_a_locally_defined_encoder_acts_in_the_workers(tmp_path):
     assert all(report.approx_kl < 0.05 for report in reports)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_is_made_already_acts_in_the_workers(tmp_path):
     made = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
     options = options_of(tmp_path, encoder=made, hidden=None)
@@ -395,21 +397,30 @@ def registered():
     gym.registry.update(before)
 
 
-class Three(Identity):
-    """Episodes of three steps; shows what CartPole does."""
+def three():
+    """A class that is no module's, so that it reaches a worker by value."""
 
-    def __init__(self):
-        super().__init__(length=3)
-        self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    class Three(gym.Env):
+        """Episodes of three steps, in the spaces of CartPole."""
 
-    def _look(self):
-        self.answer = 0
-        return np.zeros(4, np.float32)
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.time = 0
+            return np.zeros(4, np.float32), {}
+
+        def step(self, action):
+            self.time += 1
+            return np.zeros(4, np.float32), 1.0, self.time == 3, False, {}
+
+    return Three
 
 
 def test_an_environment_registered_anew_is_the_same_one_in_workers(tmp_path, registered):
     """Its name was Gymnasium's before; who trains on it must not be given Gymnasium's."""
-    registered("CartPole-v1", Three)
+    registered("CartPole-v1", three())
     for workers in (0, 2):
         options = options_of(tmp_path / str(workers), num_workers=workers)
         reports = list(paceline.train(paceline.Config(**options)))
@@ -417,7 +428,7 @@ def test_an_environment_registered_anew_is_the_same_one_in_workers(tmp_path, reg
 
 
 def test_a_callable_may_make_what_only_the_trainer_has_registered(tmp_path, registered):
-    registered("Three-v0", Three)
+    registered("Three-v0", three())
     for workers in (0, 2):
         options = options_of(tmp_path / str(workers), num_workers=workers)
         options |= {"env_id": lambda: gym.make("Three-v0"), "max_restarts": 0}
@@ -428,7 +439,7 @@ def test_a_callable_may_make_what_only_the_trainer_has_registered(tmp_path, regi
 def test_a_worker_of_many_slow_environments_is_not_taken_for_dead(tmp_path):
     """A row takes longer than worker_timeout, and no step of it does."""
 
-    class Slow(Three):
+    class Slow(three()):
         def step(self, action):
             time.sleep(0.3)
             return super().step(action)
@@ -436,6 +447,25 @@ def test_a_worker_of_many_slow_environments_is_not_taken_for_dead(tmp_path):
     options = options_of(tmp_path, env_id=Slow, num_envs=10, rollout_steps=2, total_iters=1)
     options |= {"worker_timeout": "1s", "max_restarts": 0, "minibatches": 1}
     (report,) = paceline.train(paceline.Config(**options))
+    assert report.restarts == 0
+
+
+def test_a_slow_start_is_not_held_against_the_first_steps(tmp_path):
+    """Workers have a minute to make their environments; after that, worker_timeout for a step."""
+
+    class Late(three()):
+        begun = False
+
+        def __init__(self):
+            time.sleep(3)
+
+        def step(self, action):
+            time.sleep(0 if self.begun else 1)
+            self.begun = True
+            return super().step(action)
+
+    options = options_of(tmp_path, env_id=Late, num_envs=2, total_iters=1, worker_timeout="2s")
+    (report,) = paceline.train(paceline.Config(**options, max_restarts=0))
     assert report.restarts == 0
 
 

@@ -124,7 +124,7 @@ def test_workers_sample_and_learn_what_blocks_of_serial_do(name):
     assert episodes or name in ("LunarLander", "normalizers")  # theirs last longer than that
 
 
-@pytest.mark.parametrize("workers", [1, 3, 6])
+@pytest.mark.parametrize("workers", [1, pytest.param(3, marks=pytest.mark.slow), 6])
 def test_any_number_of_workers_equals_as_many_blocks(workers):
     config = config_of("CartPole-v1", num_envs=6)
     with by_workers(config, workers) as ours, in_blocks(config, workers) as theirs:
@@ -311,9 +311,9 @@ def private_mb(pid):
     return sum(sizes) / 2**10
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-def test_a_worker_with_vectors_never_imports_torch(normalize):
-    with by_workers(config_of(witness(), normalize_obs=normalize)) as parts:
+def test_a_worker_with_vectors_never_imports_torch():
+    """Nor with a normaliser of observations."""
+    with by_workers(config_of(witness(), normalize_obs=True)) as parts:
         for _ in range(3):
             rollout = parts.sampler.collect()
             assert not rollout.obs.any()

@@ -44,7 +44,7 @@ class Columns(Protocol):
     def replay(self, i: int, actions: Any, expected: Array, pulse: Pulse) -> bool:
         """Bring column `i` back to the observation `expected[1]`; False if it comes out otherwise.
 
-        Called after `restore`, where `resume` is "replay", for every open episode. `pulse[0]`
+        Called after `restore`, where `resume` is "replay", for every open episode. `pulse[1]`
         changes with every step.
         """
 

@@ -273,7 +273,7 @@ class EnvColumns:
             for action in actions:
                 if over:
                     break
-                pulse[0] += 1
+                pulse[1] += 1
                 observation, _, terminated, truncated, info = self._steps[i](action)
                 self._write(seen, 0, observation, info)
                 over = terminated or truncated

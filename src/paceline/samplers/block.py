@@ -7,11 +7,12 @@ kept by the sampler, which survives it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..arrays import fitting
+from ..arrays import fitting, prefixed
 from ..envs import Columns
 from ..envs.maker import World
 from ..policy.actor import Actor, make_actor
@@ -44,16 +45,15 @@ class Block:
         self._actor.load(weights)
         self._version = version
 
-    def begin(self) -> list[int]:
-        """Reset every column; as `restore` does, it returns those that are not as they were."""
+    def begin(self) -> None:
+        """Reset every column."""
         self.columns.reset(self._obs)
         self._first[:] = True
-        return []
 
     def fill(self, out: Rollout, pulse: Pulse) -> list[Episode]:
         """Write the next rollout; returns the episodes that ended in it.
 
-        `pulse[0]` counts the rows of the run while it is being written.
+        `pulse` counts the rows of the run while it is being written.
         """
         columns = self.columns
         first = columns.first_column
@@ -86,6 +86,7 @@ class Block:
         """Go on from `state`; returns the columns that did not come out as they were."""
         columns = self.columns
         columns.restore(state)
+        pulse[0] = columns.row
         self._rollouts = int(state["rollouts"])
         everyone = range(columns.first_column, columns.first_column + columns.num_envs)
         if columns.resume == "none":
@@ -236,3 +237,12 @@ class Ledger:
             like, found = self._blank_actions(0)[:, 0], state["actions"]
             if found.shape != (needed, *like.shape[1:]) or found.dtype != like.dtype:
                 raise ValueError(f"actions are {found.dtype} {found.shape}, for {needed} steps")
+
+
+def states(ledgers: Sequence[Ledger]) -> dict[str, Any]:
+    """The state of all blocks after the rollouts that were learnt from; empty before the first."""
+    found: dict[str, Any] = {}
+    if all(ledger.published for ledger in ledgers):
+        for number, ledger in enumerate(ledgers):
+            found |= prefixed(f"{number}.", ledger.state(ledger.published))
+    return found

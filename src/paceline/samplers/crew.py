@@ -12,28 +12,22 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
-import gymnasium as gym
-
-from ..envs.maker import World
-from ..errors import BadInput, EnvironmentFailed
-from ..policy.network import NetworkSpec
+from ..errors import EnvironmentFailed
 from ..rollout import Rollout
 from .block import Ledger, Mark, unpacked
-from .forkserver import Starter, starter
-from .memory import Memory, Plan, nameless_file
+from .forkserver import Starter
+from .memory import Memory
 from .worker import Begin, Broke, Done, Failed, Fill, Ready, Said, Setup
 
 log = logging.getLogger("paceline")
 
 TICK = 0.5
 """Seconds between two looks at the workers' signs of life."""
-TORCH = ["paceline.policy.torch_actor"]
 SLOW_START = 60.0
 """A worker that makes its environments is silent for as long as that takes; at least this long."""
 
@@ -43,7 +37,6 @@ class Worker:
     """A worker as the trainer knows it, through all the processes that it has been."""
 
     setup: Setup
-    pickled: bytes
     ledger: Ledger
     slots: list[Rollout]
     """its columns of every slot"""
@@ -56,7 +49,7 @@ class Worker:
     """in a row, without a finished rollout"""
     quiet: float = 0.0
     """seconds without a sign of life, when there should have been one"""
-    pulse: int = -1
+    pulse: tuple[int, ...] = ()
     env_restarts: int = 0
     """of its processes before this one"""
     env_restarts_now: int = 0
@@ -105,12 +98,12 @@ class Crew:
         for setup, ledger in zip(setups, ledgers, strict=True):
             end = setup.place + setup.num_envs
             slots = [slot.between(setup.place, end) for slot in memory.slots]
-            self.workers.append(Worker(setup, _pickled(setup), ledger, slots))
+            self.workers.append(Worker(setup, ledger, slots))
         self.restarts = 0
         self.t_wait = 0.0
         self._looked = time.monotonic()
         self._traced = False
-        self._begun = False
+        self._begun = self._at_work = False
         for worker in self.workers:
             self._start(worker)
 
@@ -130,10 +123,11 @@ class Crew:
             self._begin(worker)
         different: list[int] = []
         while not all(worker.ready for worker in self.workers):
-            for event in self._events():
+            for event in self._events(TICK):
                 assert isinstance(event, Ready)
                 different += event.different
-        return different
+        self._at_work = True
+        return sorted(set(different))
 
     def fill(self, worker: Worker, slot: int) -> None:
         """Have a worker make its next rollout, after those it has been told to make before."""
@@ -141,19 +135,16 @@ class Crew:
         worker.orders.append(order)
         self._say(worker, order)
 
-    def arrivals(self) -> list[Arrival]:
-        """Rollouts that have come in, at least one; or none, if something else happened."""
-        began = time.perf_counter()
-        found = []
-        for event in self._events():
-            if isinstance(event, Arrival):
-                found.append(event)
-        self.t_wait += time.perf_counter() - began
-        return found
+    def arrivals(self, patience: float = TICK) -> list[Arrival]:
+        """Rollouts that have come in; none, if nothing or something else happened in that time."""
+        return [event for event in self._events(patience) if isinstance(event, Arrival)]
 
-    def _events(self) -> Iterator[Ready | Arrival]:
+    def _events(self, patience: float) -> Iterator[Ready | Arrival]:
         """What workers say, after having waited for one of them; whoever has died is replaced."""
-        for key, _ in self._selector.select(TICK):
+        began = time.perf_counter()
+        ready = self._selector.select(patience)
+        self.t_wait += time.perf_counter() - began
+        for key, _ in ready:
             worker: Worker = key.data
             try:
                 assert worker.line is not None
@@ -180,7 +171,7 @@ class Crew:
 
     def _welcome(self, worker: Worker, message: Ready) -> Ready:
         worker.ready = True
-        if message.different and worker.ledger.now and self.restarts:
+        if message.different and self._at_work:  # before, whoever asked for it will say so
             log.warning(
                 "the environments of columns %s did not replay to the same observation; they "
                 "begin a new episode",
@@ -218,34 +209,51 @@ class Crew:
             return
         self._looked = now
         for worker in self.workers:
-            pulse = self._memory.pulses[worker.setup.number][0]
+            pulse = tuple(self._memory.pulses[worker.setup.number])
             expected = bool(worker.orders) or (self._begun and not worker.ready)
             alive = not expected or pulse != worker.pulse
             worker.quiet = 0.0 if alive else worker.quiet + passed
             worker.pulse = pulse
             patience = self._timeout if worker.ready else max(self._timeout, SLOW_START)
             if worker.quiet >= patience:
-                self._replace(worker, f"showed no sign of life for {worker.quiet:.0f} s")
+                quiet = f"showed no sign of life for {worker.quiet:.0f} s (--worker-timeout)"
+                self._replace(worker, quiet)
 
     def _start(self, worker: Worker) -> None:
+        try:
+            line = self._started(worker)
+        except OSError:  # the server of workers may have been killed, and is there again
+            try:
+                line = self._started(worker)
+            except OSError as error:
+                raise EnvironmentFailed(f"no worker process can be started: {error}") from error
+        # A worker that is stopped in the middle of a message must not stop the trainer.
+        for option, patience in (
+            (socket.SO_RCVTIMEO, self._timeout),
+            (socket.SO_SNDTIMEO, max(self._timeout, SLOW_START)),
+        ):
+            line.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(patience) + 1, 0))
+        worker.line = Connection(line.detach())
+        worker.ready, worker.quiet, worker.pulse = False, 0.0, ()
+        self._selector.register(worker.line, selectors.EVENT_READ, worker)
+        self._say(worker, worker.setup)
+
+    def _started(self, worker: Worker) -> socket.socket:
+        """The trainer's end of the line to a new process."""
         ours, theirs = socket.socketpair()
         with theirs:
-            worker.pid = self._starter.start(theirs.fileno(), self._file)
-        # A worker that is stopped in the middle of a message must not stop the trainer.
-        limit = struct.pack("ll", int(max(self._timeout, SLOW_START)), 0)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        worker.line = Connection(ours.detach())
-        worker.ready, worker.quiet, worker.pulse = False, 0.0, -1
-        self._selector.register(worker.line, selectors.EVENT_READ, worker)
-        with suppress(OSError):  # one that died at once will be noticed by its line
-            worker.line.send_bytes(worker.pickled)
+            try:
+                worker.pid = self._starter.start(theirs.fileno(), self._file)
+            except BaseException:
+                ours.close()
+                raise
+        return ours
 
     def _begin(self, worker: Worker) -> None:
         ledger = worker.ledger
         self._say(worker, Begin(ledger.state(ledger.now) if ledger.now else None))
 
-    def _say(self, worker: Worker, message: Begin | Fill) -> None:
+    def _say(self, worker: Worker, message: Setup | Begin | Fill) -> None:
         assert worker.line is not None
         try:
             worker.line.send_bytes(pickle.dumps(message))
@@ -257,8 +265,7 @@ class Crew:
         """Another process on the same columns, brought to where the latest rollout ended."""
         code = self._end(worker)
         worker.failures += 1
-        pulse = self._memory.pulses[worker.setup.number]
-        at, pulse[1] = pulse[0], self._memory.weights.version
+        at = self._memory.pulses[worker.setup.number][0]
         what = f"{worker.name} {cause or _ended(code)} at step {at:,}"
         if worker.failures > self._most:
             raise EnvironmentFailed(
@@ -283,8 +290,9 @@ class Crew:
         return None
 
     def close(self) -> None:
-        """Hang up on every worker, and wait until they are gone."""
+        """Hang up on every worker, also in the middle of a rollout; wait until they are gone."""
         for worker in self.workers:
+            self._memory.pulses[worker.setup.number][2] = True
             if worker.line is not None:
                 self._selector.unregister(worker.line)
                 worker.line.close()
@@ -292,75 +300,6 @@ class Crew:
         self._selector.close()
         self._starter.close()
         os.close(self._file)
-
-
-def _pickled(setup: Setup) -> bytes:
-    try:
-        return cloudpickle.dumps(setup)
-    except Exception as error:
-        raise BadInput(
-            f"this environment or network can't be sent to worker processes ({error}); give it as "
-            "module:Name, or as a callable that makes it, or leave num_workers at 0"
-        ) from None
-
-
-def make_crew(
-    world: World,
-    network: NetworkSpec,
-    weights: int,
-    *,
-    workers: int,
-    num_envs: int,
-    steps: int,
-    seed: int,
-    slots: int,
-    cpus: list[list[int]],
-    timeout: float,
-    max_restarts: int,
-) -> tuple[Crew, Memory]:
-    """Start `workers` processes for `num_envs` columns.
-
-    Each has as many `slots` of its own, or none: then all share one.
-    """
-    width = num_envs // workers
-    plan = Plan(
-        weights=weights,
-        workers=workers,
-        slots=slots * workers or 1,
-        steps=steps,
-        columns=width if slots else num_envs,
-        obs=world.obs_spec,
-        act=world.act_spec,
-    )
-    name = str(world.env_id).rpartition(":")[2]
-    known = [gym.registry[name]] if name in gym.registry else []
-    setups = [
-        Setup(
-            number=number,
-            world=world,
-            registered=known,
-            network=network,
-            plan=plan,
-            seed=seed,
-            num_envs=width,
-            first_column=number * width,
-            place=0 if slots else number * width,
-            cpus=cpus[number],
-        )
-        for number in range(workers)
-    ]
-    with ExitStack() as stack:
-        file = nameless_file()
-        stack.callback(os.close, file)
-        memory = Memory(plan, file)
-        for slot in memory.slots:
-            slot.wiped()
-        source = starter(["paceline.samplers.worker", *(TORCH if network.needs_torch else [])])
-        stack.callback(source.close)
-        ledgers = [Ledger(world, width) for _ in setups]
-        crew = Crew(source, memory, file, setups, ledgers, timeout, max_restarts)
-        stack.pop_all()
-    return crew, memory
 
 
 def _ended(code: int | None) -> str:

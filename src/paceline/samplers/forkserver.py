@@ -21,8 +21,8 @@ from typing import Any, NoReturn, Protocol
 
 from ..machine import THREAD_VARIABLES
 
-GRACE = 1.0
-"""Seconds that workers have to leave by themselves."""
+GRACE = 5.0
+"""Seconds that workers have to close their environments and leave by themselves."""
 PATIENCE = 60.0
 """Seconds that the server has to start, and to answer."""
 MOST_BYTES = 4096
@@ -41,9 +41,20 @@ class Starter(Protocol):
 
 def starter(preload: list[str]) -> Starter:
     """The fastest there is on this system; `preload` are modules that every worker will need."""
-    if hasattr(os, "pidfd_open") and hasattr(socket, "SOCK_SEQPACKET"):
+    try:  # the kernel, or its guards, may refuse what Python offers
+        os.close(os.pidfd_open(os.getpid()))
         return Forkserver(preload)
-    return Spawner()
+    except (AttributeError, OSError):
+        return Spawner()
+
+
+def ignore_signals() -> None:
+    """What a terminal or a service manager sends to all is for the trainer alone to obey.
+
+    Not SIG_IGN, which programs that an environment starts would inherit.
+    """
+    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(kind, lambda *_: None)
 
 
 def _python(call: str, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
@@ -53,8 +64,9 @@ def _python(call: str, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
     in its own way.
     """
     module, _, function = call.partition(":")
+    path = [entry for entry in sys.path if isinstance(entry, str)]
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"import sys; sys.path[:] = {path!r}; "
         f"from paceline.samplers.{module} import {function.partition('(')[0]}; {function}"
     )
     single = dict.fromkeys(THREAD_VARIABLES, "1")
@@ -87,20 +99,16 @@ class Forkserver:
         self._socket = ours
 
     def start(self, connection: int, memory: int) -> int:
-        try:
-            pid = int(self._ask("start", fds=[connection, memory]))
-        except (OSError, EOFError):
-            self._stop()
+        if self._socket.fileno() < 0:
             self._launch()
-            pid = int(self._ask("start", fds=[connection, memory]))
-        with suppress(ProcessLookupError):  # it may be gone already
-            self._workers[pid] = os.pidfd_open(pid)
-        return pid
+        pid, fds = self._ask("start", fds=[connection, memory])
+        self._workers[pid] = fds[0]
+        return int(pid)
 
     def end(self, pid: int) -> int | None:
         code = None
-        with suppress(OSError, EOFError):
-            code = self._ask("end", pid)
+        with suppress(OSError):
+            code, _ = self._ask("end", pid)
         fd = self._workers.pop(pid, None)
         if fd is not None:
             with suppress(ProcessLookupError):  # whose server is gone may still be there
@@ -108,12 +116,17 @@ class Forkserver:
             os.close(fd)
         return code
 
-    def _ask(self, *request: Any, fds: list[int] | None = None) -> Any:
-        socket.send_fds(self._socket, [pickle.dumps(request)], fds or [])
-        answer = self._socket.recv(MOST_BYTES)
-        if not answer:
-            raise EOFError
-        return pickle.loads(answer)
+    def _ask(self, *request: Any, fds: list[int] | None = None) -> tuple[Any, list[int]]:
+        """The server's answer; one that does not come in time ends the server."""
+        try:
+            socket.send_fds(self._socket, [pickle.dumps(request)], fds or [])
+            answer, found, _, _ = socket.recv_fds(self._socket, MOST_BYTES, 1)
+            if not answer:
+                raise ConnectionResetError("the server of workers has gone")
+        except OSError:
+            self._stop()
+            raise
+        return pickle.loads(answer), found
 
     def close(self) -> None:
         self._stop()
@@ -124,7 +137,7 @@ class Forkserver:
         """End the server, which ends its workers first, if it can."""
         self._socket.close()
         try:
-            self._process.wait(GRACE + 5.0)
+            self._process.wait(2 * GRACE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -132,7 +145,7 @@ class Forkserver:
 
 def serve(requests: int, trainer: int, preload: list[str]) -> NoReturn:
     """The server: forks on request, knows how its children ended, and goes with its trainer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_signals()
     for module in preload:
         import_module(module)
     gc.collect()
@@ -157,20 +170,27 @@ class _Server:
                 self._bury(fd)
             elif fd == self._trainer:
                 self._leave(grace=0.0)
-            else:
-                self._answer()
+            elif fd == self._requests.fileno():
+                try:
+                    self._answer()
+                except OSError:  # the trainer did not wait for it
+                    self._leave(grace=0.0)
 
     def _answer(self) -> None:
         message, fds, _, _ = socket.recv_fds(self._requests, MOST_BYTES, 2)
         if not message:
             self._leave(GRACE)
         kind, *rest = pickle.loads(message)
-        reply = self._fork(*fds) if kind == "start" else self._end(*rest)
-        for fd in fds:
-            os.close(fd)
-        self._requests.send(pickle.dumps(reply))
+        if kind == "start":
+            child = self._fork(*fds)
+            for fd in fds:
+                os.close(fd)
+            socket.send_fds(self._requests, [pickle.dumps(self._children[child])], [child])
+        else:
+            self._requests.send(pickle.dumps(self._end(*rest)))
 
     def _fork(self, connection: int, memory: int) -> int:
+        """Descriptor of a new worker's process."""
         pid = os.fork()
         if pid == 0:
             from .worker import main
@@ -179,8 +199,9 @@ class _Server:
             for fd in self._children:
                 os.close(fd)
             main(connection, memory, self._trainer)
-        self._children[os.pidfd_open(pid)] = pid
-        return pid
+        fd = os.pidfd_open(pid)
+        self._children[fd] = pid
+        return fd
 
     def _end(self, pid: int) -> int | None:
         for fd in [fd for fd, child in self._children.items() if child == pid]:
@@ -189,8 +210,11 @@ class _Server:
         return self._ended.pop(pid, None)
 
     def _bury(self, fd: int) -> None:
-        """Take note of how a child ended, once it has."""
+        """Take note of how a child ended, once it has, and end what it had started."""
         pid = self._children.pop(fd)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # until then the number is not free
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
         self._ended[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(fd)
 
@@ -224,14 +248,13 @@ class Spawner:
 
     def end(self, pid: int) -> int | None:
         process = self._processes.pop(pid)
-        process.kill()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
         return process.wait()
 
     def close(self) -> None:
         deadline = time.monotonic() + GRACE
-        for process in self._processes.values():
-            try:
+        for pid, process in list(self._processes.items()):
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            self.end(pid)

@@ -57,9 +57,9 @@ class Memory:
         self.weights = Weights(
             self._array((4,), np.int64), self._array((plan.weights,), np.float32)
         )
-        lines = [self._array((2,), np.int64) for _ in range(plan.workers)]
+        lines = [self._array((3,), np.int64) for _ in range(plan.workers)]
         self.pulses = [memoryview(line.data) for line in lines]
-        """of each worker: rows it has stepped, and the weights it acts with"""
+        """of each worker"""
         self.slots = [
             Rollout.placed(self._array, plan.steps, plan.columns, plan.obs.stored, plan.act.stored)
             for _ in range(plan.slots)
@@ -95,8 +95,8 @@ class Weights:
         self._header, self._values, self._checked = header, values, checked
 
     @property
-    def version(self) -> int:
-        return int(self._header[1])
+    def size(self) -> int:
+        return len(self._values)
 
     def write(self, weights: Array, version: int) -> None:
         header = self._header

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..arrays import part, prefixed
+from ..arrays import part
 from ..envs.maker import World
 from ..policy.network import NetworkSpec
-from ..rollout import Array, Rollout
-from .block import Block, Ledger, make_block
+from ..rollout import Array, Rollout, still
+from .block import Block, Ledger, make_block, states
 
 
 class Serial:
@@ -38,7 +38,7 @@ class Serial:
             self.begin()
         episodes = []
         for block, ledger, place in zip(self._blocks, self._ledgers, self._places, strict=True):
-            episodes += block.fill(place, [0])
+            episodes += block.fill(place, still())
             ledger.note(place, block.counters())
         return replace(self._out, episodes=episodes)
 
@@ -50,17 +50,14 @@ class Serial:
         self._begun = True
 
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-        for number, ledger in enumerate(self._ledgers):
-            state |= prefixed(f"{number}.", ledger.state(ledger.published))
-        return state
+        return states(self._ledgers)
 
     def restore(self, state: dict[str, Any]) -> list[int]:
         different = []
         for number, (block, ledger) in enumerate(zip(self._blocks, self._ledgers, strict=True)):
             own = part(f"{number}.", state)
             ledger.restore(own)
-            different += block.restore(own, [0])
+            different += block.restore(own, still())
             ledger.begin(block.mark())
         self._begun = True
         return different

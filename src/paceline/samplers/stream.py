@@ -7,12 +7,14 @@ free slot. The learner takes rollouts as they come, as many as make a batch of t
 from __future__ import annotations
 
 from ..rollout import Array, Episode, Rollout
-from .crew import Arrival, Crew, Worker
+from .crew import TICK, Arrival, Crew, Worker
 from .memory import Memory
 from .workers import Processes
 
 SLOTS = 2
 """Of each worker: one that it writes, and one that waits for the learner."""
+BRIEFLY = 0.002
+"""Seconds until another look at what workers are about."""
 
 
 class Stream(Processes):
@@ -38,7 +40,8 @@ class Stream(Processes):
     def collect(self) -> Rollout:
         self._stream()
         while len(self._waiting) < self._lanes or self._overdue():
-            self._waiting += self._crew.arrivals()
+            enough = len(self._waiting) >= self._lanes
+            self._waiting += self._crew.arrivals(BRIEFLY if enough else TICK)
         self._waiting.sort(key=lambda arrival: arrival.version)
         self._taken, self._waiting = self._waiting[: self._lanes], self._waiting[self._lanes :]
         episodes: list[Episode] = []
@@ -65,6 +68,10 @@ class Stream(Processes):
         return any(self._acting_with(worker) < oldest for worker in self._crew.workers)
 
     def _acting_with(self, worker: Worker) -> int:
-        """Version of the weights of the rollout that a worker is making, or would make next."""
-        making = worker.orders and worker.ready
-        return self._memory.pulses[worker.setup.number][1] if making else self._version
+        """Version of the weights of a worker's next rollout, which may have come in unread.
+
+        Before it is begun its slot shows an older one, and so the learner rather waits.
+        """
+        if not worker.orders or not worker.ready:
+            return self._version
+        return int(worker.slots[worker.orders[0].slot].version[0])

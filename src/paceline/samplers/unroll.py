@@ -13,6 +13,10 @@ from ..rollout import Array, Pulse, Rollout
 from ..spaces import ObservationSpec
 
 
+class Leaving(Exception):
+    """Nobody waits for this rollout any more."""
+
+
 def unroll(
     columns: Columns,
     actor: Actor,
@@ -22,11 +26,13 @@ def unroll(
     pulse: Pulse,
 ) -> None:
     """Fill `out`, whose first observations are there; `head[T, B, size]` is scratch space for the
-    parameters of the policy's distributions; `pulse[0]` shows how far it has come."""
+    parameters of the policy's distributions."""
     forward, sample, adapt, step = actor.forward, actor.head.sample, columns.adapt, columns.step
     row = columns.row
     for t in range(out.steps):
         pulse[0] = row + t
+        if pulse[2]:
+            raise Leaving
         parameters, action = head[t], out.action[t]
         forward(out.obs[t], parameters)
         sample(parameters, noise[t], action)

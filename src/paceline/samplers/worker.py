@@ -12,7 +12,6 @@ import os
 import pickle
 import random
 import select
-import signal
 import sys
 import threading
 import time
@@ -27,24 +26,34 @@ import gymnasium as gym
 import numpy as np
 
 from ..envs.maker import World
-from ..errors import PacelineError
+from ..errors import BadInput, PacelineError
 from ..policy.network import NetworkSpec
-from ..rollout import Array, Episode
+from ..rollout import Array, Episode, Pulse
 from .block import Block, Mark, make_block, packed
+from .forkserver import ignore_signals
 from .memory import Memory, Plan
+from .unroll import Leaving
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What a worker is told once."""
+class Common:
+    """What all workers are told. Sent by value where it can't be imported."""
 
-    number: int
     world: World
     registered: list[gym.envs.registration.EnvSpec]
     """environments that the trainer knows and a worker may not"""
     network: NetworkSpec
     plan: Plan
     seed: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What one worker is told once."""
+
+    common: bytes
+    """a pickled `Common`"""
+    number: int
     num_envs: int
     first_column: int
     place: int
@@ -114,11 +123,16 @@ class Said:
     trace: str
 
 
+HUNG_UP = (EOFError, BrokenPipeError, ConnectionResetError, Leaving)
+
+
 def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
     """The whole life of a worker, given its descriptors; `trainer` is one that ends with it."""
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with suppress(PermissionError):  # where it leads a session already
+            os.setpgid(0, 0)  # so that what an environment starts can be ended with it
+        ignore_signals()
         faulthandler.enable()
         threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
         line = Line(Connection(connection))
@@ -126,11 +140,11 @@ def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
             _work(line, memory)
         except PacelineError as error:
             line.say(Failed(error))
-        except OSError:
+        except HUNG_UP:
             raise
         except Exception as error:
             line.say(Broke(f"{type(error).__name__}: {error}", traceback.format_exc()))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except HUNG_UP:
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -144,7 +158,9 @@ def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
 def _leave_with(trainer: int | None) -> None:
     """End with the trainer, also in the middle of a rollout."""
     if trainer is not None:
-        select.select([trainer], [], [])
+        poll = select.poll()
+        poll.register(trainer, select.POLLIN)
+        poll.poll()
     else:
         parent = os.getppid()
         while os.getppid() == parent:
@@ -162,11 +178,6 @@ class Line(logging.Handler):
     def hear(self) -> Any:
         return self._connection.recv()
 
-    def hear_setup(self) -> Setup:
-        """By value where its parts can't be imported, such as what the user's `__main__` made."""
-        setup: Setup = cloudpickle.loads(self._connection.recv_bytes())
-        return setup
-
     def say(self, message: Any) -> None:
         with self._one_at_a_time:
             self._connection.send_bytes(pickle.dumps(message))
@@ -179,25 +190,26 @@ class Line(logging.Handler):
 
 
 def _work(line: Line, memory_file: int) -> None:
-    setup = line.hear_setup()
+    setup: Setup = line.hear()
+    common: Common = cloudpickle.loads(setup.common)
     log = logging.getLogger("paceline")
     log.addHandler(line)
     log.propagate = False
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
-    for spec in setup.registered:
+    for spec in common.registered:
         gym.registry.setdefault(spec.id, spec)
     # Environments should draw from their own generator; those that do not at least differ.
-    random.seed(f"{setup.seed} {setup.first_column}")
-    np.random.seed([setup.seed, setup.first_column])
-    memory = Memory(setup.plan, memory_file)
+    random.seed(f"{common.seed} {setup.first_column}")
+    np.random.seed([common.seed, setup.first_column])
+    memory = Memory(common.plan, memory_file)
     with closing(
         make_block(
-            setup.world,
-            setup.network,
+            common.world,
+            common.network,
             setup.num_envs,
-            setup.plan.steps,
-            setup.seed,
+            common.plan.steps,
+            common.seed,
             setup.first_column,
         )
     ) as block:
@@ -207,17 +219,27 @@ def _work(line: Line, memory_file: int) -> None:
 def _serve(line: Line, setup: Setup, memory: Memory, block: Block) -> None:
     """Do as the trainer says until it hangs up."""
     pulse = memory.pulses[setup.number]
-    weights = np.empty(setup.plan.weights, np.float32)
+    weights = np.empty(memory.weights.size, np.float32)
     end = setup.place + setup.num_envs
     slots = [slot.between(setup.place, end) for slot in memory.slots]
     while True:
         match line.hear():
             case Begin(state):
-                different = block.begin() if state is None else block.restore(state, pulse)
+                different = _begun(block, state, pulse)
                 line.say(Ready(block.mark(), different))
             case Fill(slot):
-                pulse[1] = memory.weights.version  # what follows is at least as new
                 block.load(weights, memory.weights.read(weights))
                 episodes = block.fill(slots[slot], pulse)
                 counters = packed(block.counters())
                 line.say(Done(slot, counters, episodes, block.columns.failures))
+
+
+def _begun(block: Block, state: Mark | None, pulse: Pulse) -> list[int]:
+    """Columns that are not as they were."""
+    if state is None:
+        block.begin()
+        return []
+    try:
+        return block.restore(state, pulse)
+    except ValueError as error:
+        raise BadInput(f"the environments refuse the state they were saved with: {error}") from None

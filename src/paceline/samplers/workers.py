@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..arrays import part, prefixed
+from ..arrays import part
 from ..rollout import Array, Episode, Rollout
+from .block import states
 from .crew import Crew
 from .memory import Memory
 
@@ -30,10 +31,7 @@ class Processes:
         return self._crew.env_restarts
 
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-        for number, worker in enumerate(self._crew.workers):
-            state |= prefixed(f"{number}.", worker.ledger.state(worker.ledger.published))
-        return state
+        return states([worker.ledger for worker in self._crew.workers])
 
     def restore(self, state: dict[str, Any]) -> list[int]:
         for number, worker in enumerate(self._crew.workers):

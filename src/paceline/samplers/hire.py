@@ -1,0 +1,105 @@
+"""hire: the memory and the worker processes of a run, from what the run is about."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+import cloudpickle
+import gymnasium as gym
+
+from ..envs.maker import World
+from ..errors import BadInput
+from ..policy.network import NetworkSpec
+from .block import Ledger
+from .crew import Crew
+from .forkserver import starter
+from .memory import Memory, Plan, nameless_file
+from .worker import Common, Setup
+
+PRELOAD = ["paceline.samplers.worker"]
+PRELOAD_TORCH = ["paceline.policy.torch_actor"]
+
+
+def hire(
+    world: World,
+    network: NetworkSpec,
+    weights: int,
+    *,
+    workers: int,
+    num_envs: int,
+    steps: int,
+    seed: int,
+    own_slots: int,
+    cpus: list[list[int]],
+    timeout: float,
+    max_restarts: int,
+) -> tuple[Crew, Memory]:
+    """Start `workers` processes for `num_envs` columns.
+
+    Each has `own_slots` of its own; with none, all write their columns of one slot.
+    """
+    width = num_envs // workers
+    plan = Plan(
+        weights=weights,
+        workers=workers,
+        slots=own_slots * workers or 1,
+        steps=steps,
+        columns=width if own_slots else num_envs,
+        obs=world.obs_spec,
+        act=world.act_spec,
+    )
+    common = _by_value(Common(world, _registered(), network, plan, seed))
+    setups = [
+        Setup(
+            common=common,
+            number=number,
+            num_envs=width,
+            first_column=number * width,
+            place=0 if own_slots else number * width,
+            cpus=cpus[number],
+        )
+        for number in range(workers)
+    ]
+    with ExitStack() as stack:
+        file = nameless_file()
+        stack.callback(os.close, file)
+        try:
+            memory = Memory(plan, file)
+        except OSError as error:
+            raise BadInput(
+                f"rollouts of {num_envs} envs × {steps} steps do not fit into memory "
+                f"({error.strerror}); write a lower --num-envs or --rollout-steps"
+            ) from None
+        for slot in memory.slots:
+            slot.wiped()
+        source = starter(PRELOAD + (PRELOAD_TORCH if network.needs_torch else []))
+        stack.callback(source.close)
+        ledgers = [Ledger(world, width) for _ in setups]
+        crew = Crew(source, memory, file, setups, ledgers, timeout, max_restarts)
+        stack.pop_all()
+    return crew, memory
+
+
+def _by_value(common: Common) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(common)
+        return pickled
+    except Exception as error:
+        raise BadInput(
+            f"this environment or network can't be sent to worker processes ({error}); give it as "
+            "module:Name, or as a callable that makes it, or leave num_workers at 0"
+        ) from None
+
+
+def _registered() -> list[gym.envs.registration.EnvSpec]:
+    """Environments that the user's own code may have registered, as far as they can be sent."""
+    found = []
+    for spec in gym.registry.values():
+        if not str(spec.entry_point).startswith("gymnasium."):
+            try:
+                cloudpickle.dumps(spec)
+            except Exception:
+                continue
+            found.append(spec)
+    return found
