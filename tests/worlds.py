@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.envs.maker import World
-from paceline.rollout import Rollout
+from paceline.rollout import Rollout, still
 from paceline.samplers.block import Block, Ledger
 from paceline.samplers.serial import Serial
 from paceline.spaces import action_spec
@@ -103,5 +103,5 @@ def serial_of(columns, actor, steps, seed):
     out = Rollout.allocate(
         steps, columns.num_envs, columns.obs_spec.stored, columns.act_spec.stored
     )
-    block = Block(columns, actor, steps, seed)
+    block = Block(columns, actor, steps, seed, still())
     return Serial([block], [Ledger(world, columns.num_envs)], out)

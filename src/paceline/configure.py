@@ -28,6 +28,8 @@ from .errors import BadInput
 if TYPE_CHECKING:
     from .spaces import ActionSpec, ObservationSpec
 
+SAME_THING = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
+"""Two ways to say it."""
 MOST_VALUES = 10_000
 MOST_BYTES = 64_000
 MOST_SENTENCES = 10
@@ -129,7 +131,7 @@ def fitted(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
 
 def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`merged`; and of two ways to say the same thing, the later one is meant."""
-    for one, other in (("batch_size", "minibatches"), ("minibatches", "batch_size")):
+    for one, other in (*SAME_THING, *(pair[::-1] for pair in SAME_THING)):
         if over.get(one) is not None and over.get(other) is None:
             under = {key: value for key, value in under.items() if key != other}
     return merged(under, over)

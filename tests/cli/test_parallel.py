@@ -194,7 +194,12 @@ def test_more_workers_than_cpus_are_warned_of(train, algo):
     crowd = 8 * available_cpus()
     out, run = train("--algo", algo, "--num-workers", crowd, "--num-envs", crowd)
     (warning,) = [line for line in out.splitlines() if line.startswith("warning: ")]
-    for words in (f"{crowd} workers", f"{available_cpus()} CPUs", "8.0×", "--num-workers auto"):
+    for words in (
+        f"{crowd} workers",
+        f"{available_cpus()} CPUs",
+        "costs time",
+        "--num-workers auto",
+    ):
         assert words in warning
     assert len(run.metrics()) >= 1  # and yet it runs
 

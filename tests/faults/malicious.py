@@ -694,7 +694,9 @@ STATE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "too few observations": only("sampler.0.obs", lambda array: array[:, :2].copy()),
     "rollouts beyond counting": only("sampler.0.rollouts", lambda array: array * 0 - 1),
     "no actions": lambda found: {k: v for k, v in found.items() if k != "sampler.0.actions"},
-    "actions of another shape": only("sampler.0.actions", lambda array: array.astype("f8")[:, None]),
+    "actions of another shape": only(
+        "sampler.0.actions", lambda array: array.astype("f8")[:, None]
+    ),
     "nothing it should have": lambda found: {"x": found["learner.counts"]},
 }
 for _name, _change in STATE.items():

@@ -176,7 +176,7 @@ with EnvColumns(env_maker("CartPole-v1"), 2) as columns:
     columns.reset(out.obs[-1])
     head = np.empty((50, 2, 2), np.float32)
     out.turn()
-    unroll(columns, actor, actor.head.noise(0, 0, 0, 2, 50), out, head, [0])
+    unroll(columns, actor, actor.head.noise(0, 0, 0, 2, 50), out, head, [0, 0, 0])
 assert np.isfinite(out.obs).all() and np.isfinite(out.logp).all() and out.valid.sum() > 90
 print('torch' in sys.modules)
 """

@@ -85,7 +85,7 @@ def test_what_one_side_writes_the_other_sees_in_the_same_place():
 def test_a_pulse_is_one_worker_s_own():
     with shared(plan_of()) as (ours, theirs):
         theirs.pulses[1][0], theirs.pulses[1][1] = 12, 3
-        assert [list(pulse) for pulse in ours.pulses] == [[0, 0], [12, 3], [0, 0]]
+        assert [list(pulse) for pulse in ours.pulses] == [[0, 0, 0], [12, 3, 0], [0, 0, 0]]
 
 
 def test_the_file_has_no_name_and_is_not_inherited():

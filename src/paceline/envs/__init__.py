@@ -27,6 +27,8 @@ class Columns(Protocol):
     """the next row of this column only resets"""
     failures: int
     """environments that raised and were rebuilt"""
+    pulse: Pulse
+    """`pulse[1]` changes with every environment's step and reset, where these are slow"""
 
     @property
     def resume(self) -> Literal["replay", "state", "none"]:
@@ -41,11 +43,10 @@ class Columns(Protocol):
     def step(self, t: int, actions: Any, out: Rollout) -> None:
         """Row `t` of `out`, whose flags have been cleared: step every column, or reset it."""
 
-    def replay(self, i: int, actions: Any, expected: Array, pulse: Pulse) -> bool:
+    def replay(self, i: int, actions: Any, expected: Array) -> bool:
         """Bring column `i` back to the observation `expected[1]`; False if it comes out otherwise.
 
-        Called after `restore`, where `resume` is "replay", for every open episode. `pulse[1]`
-        changes with every step.
+        Called after `restore`, where `resume` is "replay", for every open episode.
         """
 
     def state(self) -> dict[str, Array]: ...

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
-from ..rollout import Array, Pulse, Rollout
+from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
 
 log = logging.getLogger("paceline")
@@ -63,6 +63,7 @@ class EnvColumns:
             seed,
             first_column,
         )
+        self.pulse: Pulse = still()
         self._envs: list[gym.Env[Any, Any]] = []
         self._begun: tuple[Any, dict[str, Any]] | None = None
         """the first episode of the first column, if it has begun already"""
@@ -125,9 +126,10 @@ class EnvColumns:
         `out` must come with its flags cleared (`Rollout.turn`).
         """
         obs, reward, ended, shape = out.obs[t + 1], out.reward[t], self.ended, self._shape
-        adapter = self._adapter
+        adapter, pulse = self._adapter, self.pulse
         views = None if adapter is None else self.obs_spec.split(obs)
         for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
+            pulse[1] = i
             if ended[i]:
                 self._restart(t, i, out)
             else:
@@ -165,6 +167,7 @@ class EnvColumns:
         """Reset column `i` for its next episode; False if it failed and was rebuilt."""
         self.episode[i] += 1
         self.started[i] = row
+        self.pulse[1] = i
         try:
             observation, info = self._reset(i)
             self._write(obs, i, observation, info)
@@ -262,7 +265,7 @@ class EnvColumns:
             running = self.started[~np.array(self.ended)]
             self._next_limit = int(running.min()) + self._limit if len(running) else NEVER
 
-    def replay(self, i: int, actions: Sequence[Any], expected: Array, pulse: Pulse) -> bool:
+    def replay(self, i: int, actions: Sequence[Any], expected: Array) -> bool:
         """Bring column `i` to where its open episode stood, at the observation `expected[1]`.
 
         False where it comes out otherwise: the episode is given up, and the next row resets.
@@ -273,7 +276,7 @@ class EnvColumns:
             for action in actions:
                 if over:
                     break
-                pulse[1] += 1
+                self.pulse[1] += 1
                 observation, _, terminated, truncated, info = self._steps[i](action)
                 self._write(seen, 0, observation, info)
                 over = terminated or truncated

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
-from ..rollout import Array, Pulse, Rollout
+from ..rollout import Array, Rollout, still
 from ..spaces import action_spec, observation_spec
 from .columns import describe, episode_seed
 
@@ -39,7 +39,7 @@ class NativeColumns:
         seed: int = 0,
         first_column: int = 0,
     ) -> None:
-        self.num_envs, self.first_column = num_envs, first_column
+        self.num_envs, self.first_column, self.pulse = num_envs, first_column, still()
         self._seed = episode_seed(seed, first_column, 0)
         self._env = made(env_id, kwargs, num_envs)
         try:
@@ -152,7 +152,7 @@ class NativeColumns:
         else:  # new episodes begin, as after a reset
             self.started[:], self.ended = self.row, np.zeros(self.num_envs, bool)
 
-    def replay(self, i: int, actions: Any, expected: Array, pulse: Pulse) -> bool:
+    def replay(self, i: int, actions: Any, expected: Array) -> bool:
         raise AssertionError("its state is restored, not replayed")
 
 

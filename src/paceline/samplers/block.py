@@ -31,8 +31,9 @@ Mark = dict[str, Any]
 class Block:
     """Columns acting side by side; each rollout begins where the last one ended."""
 
-    def __init__(self, columns: Columns, actor: Actor, steps: int, seed: int) -> None:
-        self.columns, self._actor, self._seed = columns, actor, seed
+    def __init__(self, columns: Columns, actor: Actor, steps: int, seed: int, pulse: Pulse) -> None:
+        self.columns, self._actor, self._seed, self._pulse = columns, actor, seed, pulse
+        columns.pulse = pulse
         shape, dtype = columns.obs_spec.stored
         self._obs = np.zeros((columns.num_envs, *shape), dtype)
         self._first = np.zeros(columns.num_envs, np.bool_)
@@ -50,11 +51,8 @@ class Block:
         self.columns.reset(self._obs)
         self._first[:] = True
 
-    def fill(self, out: Rollout, pulse: Pulse) -> list[Episode]:
-        """Write the next rollout; returns the episodes that ended in it.
-
-        `pulse` counts the rows of the run while it is being written.
-        """
+    def fill(self, out: Rollout) -> list[Episode]:
+        """Write the next rollout; returns the episodes that ended in it."""
         columns = self.columns
         first = columns.first_column
         out.version[:], out.column[:] = self._version, np.arange(first, first + columns.num_envs)
@@ -63,7 +61,7 @@ class Block:
             self._seed, self._rollouts, first, columns.num_envs, out.steps
         )
         out.begin(self._obs, self._first)
-        unroll(columns, self._actor, noise, out, self._head, pulse)
+        unroll(columns, self._actor, noise, out, self._head, self._pulse)
         check_policy(out, self._head, columns.obs_spec)
         check(out, columns.obs_spec, first, begun)
         self._obs[:], self._first[:] = out.obs[-1], out.first[-1]
@@ -82,11 +80,11 @@ class Block:
     def mark(self) -> Mark:
         return self.counters() | latest(self.columns.obs_spec, self._obs, self._first)
 
-    def restore(self, state: Mark, pulse: Pulse) -> list[int]:
+    def restore(self, state: Mark) -> list[int]:
         """Go on from `state`; returns the columns that did not come out as they were."""
         columns = self.columns
         columns.restore(state)
-        pulse[0] = columns.row
+        self._pulse[0] = columns.row
         self._rollouts = int(state["rollouts"])
         everyone = range(columns.first_column, columns.first_column + columns.num_envs)
         if columns.resume == "none":
@@ -96,9 +94,9 @@ class Block:
             part[...] = state[f"obs.{name}"]
         self._first[:] = state["first"]
         self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
-        return self._replay(state, pulse) if columns.resume == "replay" else []
+        return self._replay(state) if columns.resume == "replay" else []
 
-    def _replay(self, state: Mark, pulse: Pulse) -> list[int]:
+    def _replay(self, state: Mark) -> list[int]:
         """Bring every open episode back; returns the columns where that failed."""
         columns, at = self.columns, 0
         different = []
@@ -108,7 +106,7 @@ class Block:
             length = columns.row - int(columns.started[i])
             actions = columns.adapt(state["actions"][at : at + length])
             at += length
-            if not columns.replay(i, actions, self._obs[i : i + 1], pulse):
+            if not columns.replay(i, actions, self._obs[i : i + 1]):
                 different.append(columns.first_column + i)
         return different
 
@@ -117,11 +115,17 @@ class Block:
 
 
 def make_block(
-    world: World, network: NetworkSpec, num_envs: int, steps: int, seed: int, first_column: int
+    world: World,
+    network: NetworkSpec,
+    num_envs: int,
+    steps: int,
+    seed: int,
+    first_column: int,
+    pulse: Pulse,
 ) -> Block:
     columns = world.columns(num_envs, seed, first_column)
     try:
-        return Block(columns, make_actor(network, num_envs), steps, seed)
+        return Block(columns, make_actor(network, num_envs), steps, seed, pulse)
     except BaseException:
         columns.close()
         raise

@@ -170,7 +170,7 @@ class Crew:
         self._look()
 
     def _welcome(self, worker: Worker, message: Ready) -> Ready:
-        worker.ready = True
+        worker.ready, worker.quiet, worker.pulse = True, 0.0, ()
         if message.different and self._at_work:  # before, whoever asked for it will say so
             log.warning(
                 "the environments of columns %s did not replay to the same observation; they "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import cloudpickle
 import gymnasium as gym
@@ -49,7 +51,9 @@ def hire(
         obs=world.obs_spec,
         act=world.act_spec,
     )
-    common = _by_value(Common(world, _registered(), network, plan, seed))
+    common = _by_value(
+        Common(world, _registered(str(world.env_id).rpartition(":")[2]), network, plan, seed)
+    )
     setups = [
         Setup(
             common=common,
@@ -92,14 +96,16 @@ def _by_value(common: Common) -> bytes:
         ) from None
 
 
-def _registered() -> list[gym.envs.registration.EnvSpec]:
-    """Environments that the user's own code may have registered, as far as they can be sent."""
+def _registered(name: str) -> list[gym.envs.registration.EnvSpec]:
+    """What the user's own code may have registered, `name` first of all, if it can be sent."""
     found = []
     for spec in gym.registry.values():
-        if not str(spec.entry_point).startswith("gymnasium."):
-            try:
+        entry = str(spec.entry_point)
+        if spec.id == name or not entry.startswith("gymnasium."):
+            if entry.startswith("__main__:"):  # which is another module there
+                own = getattr(sys.modules["__main__"], entry.partition(":")[2], None)
+                spec = replace(spec, entry_point=own)
+            with suppress(Exception):
                 cloudpickle.dumps(spec)
-            except Exception:
-                continue
-            found.append(spec)
+                found.append(spec)
     return found

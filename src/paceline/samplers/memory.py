@@ -95,6 +95,10 @@ class Weights:
         self._header, self._values, self._checked = header, values, checked
 
     @property
+    def version(self) -> int:
+        return int(self._header[1])
+
+    @property
     def size(self) -> int:
         return len(self._values)
 

@@ -38,7 +38,7 @@ class Serial:
             self.begin()
         episodes = []
         for block, ledger, place in zip(self._blocks, self._ledgers, self._places, strict=True):
-            episodes += block.fill(place, still())
+            episodes += block.fill(place)
             ledger.note(place, block.counters())
         return replace(self._out, episodes=episodes)
 
@@ -57,7 +57,7 @@ class Serial:
         for number, (block, ledger) in enumerate(zip(self._blocks, self._ledgers, strict=True)):
             own = part(f"{number}.", state)
             ledger.restore(own)
-            different += block.restore(own, still())
+            different += block.restore(own)
             ledger.begin(block.mark())
         self._begun = True
         return different
@@ -75,7 +75,7 @@ def make_serial(
     made: list[Block] = []
     try:
         for number in range(blocks):
-            made.append(make_block(world, network, width, steps, seed, number * width))
+            made.append(make_block(world, network, width, steps, seed, number * width, still()))
     except BaseException:
         for block in made:
             block.close()

@@ -28,7 +28,7 @@ import numpy as np
 from ..envs.maker import World
 from ..errors import BadInput, PacelineError
 from ..policy.network import NetworkSpec
-from ..rollout import Array, Episode, Pulse
+from ..rollout import Array, Episode
 from .block import Block, Mark, make_block, packed
 from .forkserver import ignore_signals
 from .memory import Memory, Plan
@@ -198,7 +198,7 @@ def _work(line: Line, memory_file: int) -> None:
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
     for spec in common.registered:
-        gym.registry.setdefault(spec.id, spec)
+        gym.registry[spec.id] = spec
     # Environments should draw from their own generator; those that do not at least differ.
     random.seed(f"{common.seed} {setup.first_column}")
     np.random.seed([common.seed, setup.first_column])
@@ -211,6 +211,7 @@ def _work(line: Line, memory_file: int) -> None:
             common.plan.steps,
             common.seed,
             setup.first_column,
+            memory.pulses[setup.number],
         )
     ) as block:
         _serve(line, setup, memory, block)
@@ -218,28 +219,27 @@ def _work(line: Line, memory_file: int) -> None:
 
 def _serve(line: Line, setup: Setup, memory: Memory, block: Block) -> None:
     """Do as the trainer says until it hangs up."""
-    pulse = memory.pulses[setup.number]
     weights = np.empty(memory.weights.size, np.float32)
     end = setup.place + setup.num_envs
     slots = [slot.between(setup.place, end) for slot in memory.slots]
     while True:
         match line.hear():
             case Begin(state):
-                different = _begun(block, state, pulse)
+                different = _begun(block, state)
                 line.say(Ready(block.mark(), different))
             case Fill(slot):
                 block.load(weights, memory.weights.read(weights))
-                episodes = block.fill(slots[slot], pulse)
+                episodes = block.fill(slots[slot])
                 counters = packed(block.counters())
                 line.say(Done(slot, counters, episodes, block.columns.failures))
 
 
-def _begun(block: Block, state: Mark | None, pulse: Pulse) -> list[int]:
+def _begun(block: Block, state: Mark | None) -> list[int]:
     """Columns that are not as they were."""
     if state is None:
         block.begin()
         return []
     try:
-        return block.restore(state, pulse)
+        return block.restore(state)
     except ValueError as error:
         raise BadInput(f"the environments refuse the state they were saved with: {error}") from None
