@@ -119,7 +119,8 @@ class Learner:
             "explained_variance": _explained_variance(value[:-1], targets.returns, rollout.valid)
         }
         if self._algorithm.off_policy:
-            metrics["rho_mean"] = float(np.exp(np.minimum(log_ratio, 0.0))[rollout.valid].mean())
+            ratio = np.exp(np.minimum(log_ratio[rollout.valid], 0.0))
+            metrics["rho_mean"] = float(ratio.mean()) if ratio.size else 1.0
         return self._filled(rows, rollout.valid.ravel()), metrics
 
     def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:
