@@ -55,7 +55,7 @@ class Corrupt:
 
 def valid(source: random.Random, every: bool = False) -> dict[str, Any]:
     """Some of the fields of a configuration, as they might stand in a file."""
-    whole = _whole(source.choice(["ppo", "a2c"]))
+    whole = _whole(source.choice(["ppo", "a2c", "impala"]))
     names = list(whole) if every else source.sample(list(whole), source.randrange(1, 12))
     if "epochs" in names or "minibatches" in names:  # they depend on the algorithm
         names = ["algo", *names]
@@ -277,7 +277,7 @@ def nothing_where_something_is_needed(source: random.Random) -> Found:
 
 @kind
 def sections_that_are_none(source: random.Random) -> Found:
-    for section in ("env", "ppo", "a2c"):
+    for section in ("env", "ppo", "a2c", "impala"):
         for value in (None, 5, "hard", [], [1], True, 1.5, [{}]):
             yield changed(
                 source, section, value, source.choice(SUFFIXES[: 2 if value is None else 3])
@@ -480,6 +480,8 @@ def the_same_thing_twice(source: random.Random) -> Found:
         ({"algo": "a2c", "epochs": 2}, "epochs"),
         ({"algo": "a2c", "minibatches": 5}, "minibatches"),
         ({"algo": "a2c", "batch_size": 8}, "minibatches"),
+        ({"algo": "impala", "epochs": 2}, "epochs"),
+        ({"algo": "impala", "impala": {"rho_bar": 0.5}}, "c_bar"),
         ({"num_envs": 8, "rollout_steps": 5, "minibatches": 3}, "minibatches"),
         ({"num_envs": 8, "rollout_steps": 8, "batch_size": 48}, "batch_size"),
         ({"num_envs": 10_007, "rollout_steps": 9_973, "minibatches": 4}, "minibatches"),

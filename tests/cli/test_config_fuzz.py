@@ -105,7 +105,7 @@ def misspelt(draw, name):
 @st.composite
 def corrupted(draw):
     """A valid configuration with one to four things wrong."""
-    algo = draw(st.sampled_from(["ppo", "a2c"]))
+    algo = draw(st.sampled_from(["ppo", "a2c", "impala"]))
     config = copy.deepcopy(Config(algo=algo).as_dict())
     if draw(st.booleans()):  # what is not given, presets and defaults fill in
         config = {key: config[key] for key in draw(st.sets(st.sampled_from(list(config))))}

@@ -299,7 +299,7 @@ def test_a_flag_for_the_batch_size_wins_over_a_python_file(tmp_path):
     assert from_flags("--config", file, "--batch-size", "64").minibatch_count == 8
 
 
-@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "impala"])
 @pytest.mark.parametrize(
     "more",
     [

@@ -111,7 +111,17 @@ def test_list_gives_one_line_to_each_thing(shell):
     assert ended.code == 0
     for kind in ("algorithms", "envs", "samplers", "presets"):
         assert f"{kind}:" in ended.out.splitlines()
-    for entry in ("ppo", "a2c", "gym", "toy", "serial", "ppo CartPole-v1", "a2c CartPole-v1"):
+    for entry in (
+        "ppo",
+        "a2c",
+        "impala",
+        "gym",
+        "toy",
+        "serial",
+        "ppo CartPole-v1",
+        "a2c CartPole-v1",
+        "impala CartPole-v1",
+    ):
         lines = [x for x in ended.out.splitlines() if re.match(rf"  {re.escape(entry)}\s\s+\S", x)]
         assert len(lines) == 1, f"{entry}: {lines}"
 

@@ -12,7 +12,7 @@ from paceline.config import presets
 from paceline.configure import load_file
 from paceline.session import GENERAL
 
-FILES = [(algo, name) for algo in ("ppo", "a2c") for name in presets(algo)]
+FILES = [(algo, name) for algo in ("ppo", "a2c", "impala") for name in presets(algo)]
 TUNED = [(algo, name) for algo, name in FILES if name not in GENERAL]
 NEEDED = """CartPole-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0 LunarLander-v3
 BipedalWalker-v3 Pendulum-v1 Taxi-v4 FrozenLake-v1 HalfCheetah-v5 Hopper-v5 Walker2d-v5 Reacher-v5
@@ -60,4 +60,4 @@ def test_the_lander_is_the_same_preset_in_both_forms():
 
 def test_every_file_is_in_the_package_and_none_elsewhere():
     folder = Path(paceline.__file__).parent / "presets"
-    assert {path.parent.name for path in folder.glob("*/*.yaml")} == {"ppo", "a2c"}
+    assert {path.parent.name for path in folder.glob("*/*.yaml")} == {"ppo", "a2c", "impala"}

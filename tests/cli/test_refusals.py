@@ -107,6 +107,8 @@ def test_a_user_sees_one_sentence_and_the_exit_code_2(shell, command, arguments)
         ("--total-steps lots", ("total_steps", "lots", "300_000")),
         ("--algo a2c --epochs 3", ("a2c", "epochs is 3", "ppo")),
         ("--algo a2c --minibatches 2", ("a2c", "2 minibatches")),
+        ("--algo impala --epochs 2", ("impala", "epochs is 2", "ppo")),
+        ("--algo impala --impala.c-bar 2", ("c_bar is 2", "rho_bar 1", "--impala.rho-bar")),
         ("--algo dqn", ("algo", "dqn", "ppo")),
         ("--preset Cartpole-v1", ("preset", "Cartpole-v1", "did you mean CartPole-v1?")),
         ("--activation sine", ("activation", "sine", "tanh")),

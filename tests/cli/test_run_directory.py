@@ -32,6 +32,8 @@ FIELDS = shlex.split(
     "episode_return episode_length loss policy_loss value_loss entropy approx_kl clip_frac "
     "explained_variance grad_norm lr memory_mb cpu_percent"
 )
+OF_OLD_ROLLOUTS = {"rho_mean"}
+"""Metrics that only IMPALA has."""
 CHECKPOINT_FILES = {"weights.safetensors", "state.safetensors", "state.json", "manifest.json"}
 ESCAPE = "\x1b"
 
@@ -51,6 +53,13 @@ def a2c(shell_in, tmp_path_factory):
     """A run whose reports cover many short iterations each."""
     shell = shell_in(tmp_path_factory.mktemp("a2c"))
     return shell, shell.train("run", "--algo", "a2c", "--total-steps", "9000")
+
+
+@pytest.fixture(scope="module")
+def impala(shell_in, tmp_path_factory):
+    """As A2C's, with the metrics of rollouts that may be old."""
+    shell = shell_in(tmp_path_factory.mktemp("impala"))
+    return shell, shell.train("run", "--algo", "impala", "--total-steps", "9000")
 
 
 def fingerprint(folder):
@@ -94,8 +103,8 @@ def test_run_json_says_how_and_where_the_run_was_made(ppo):
     assert facts["preset"] == "CartPole-v1"
 
 
-def test_every_line_of_the_metrics_has_every_field_and_is_strict_json(ppo, a2c):
-    for _, run, *_ in (ppo, a2c):
+def test_every_line_of_the_metrics_has_every_field_and_is_strict_json(ppo, a2c, impala):
+    for _, run, *_ in (ppo, a2c, impala):
         lines = run.text("metrics.jsonl").splitlines()
         assert len(lines) > 2
         for line in lines:
@@ -109,14 +118,21 @@ def test_ppo_reports_every_iteration_and_leaves_no_number_out(ppo):
     _, run, _ = ppo
     lines = run.metrics()
     assert [line["iter"] for line in lines] == list(range(1, len(lines) + 1))
-    may_be_null = {"episode_return", "episode_length", "cpu_percent", "eval_return", "rho_mean"}
+    may_be_null = {
+        "episode_return",
+        "episode_length",
+        "cpu_percent",
+        "eval_return",
+        *OF_OLD_ROLLOUTS,
+    }
     for line in lines:
         assert {name for name, value in line.items() if value is None} <= may_be_null
         assert (line["episode_return"] is None) == (line["episodes"] == 0)
 
 
-def test_a2c_reports_share_iterations(a2c):
-    _, run = a2c
+@pytest.mark.parametrize("which", ["a2c", "impala"])
+def test_reports_of_short_iterations_share_them(which, request):
+    _, run = request.getfixturevalue(which)
     lines = run.metrics()
     config = load_file(run.path / "config.yaml")
     every = config["log_every"]
@@ -124,11 +140,12 @@ def test_a2c_reports_share_iterations(a2c):
     assert [line["iter"] for line in lines[:-1]] == [every * n for n in range(1, len(lines))]
     assert 0 < lines[-1]["iter"] - lines[-2]["iter"] <= every
     for line in lines:
-        assert line["approx_kl"] is None  # A2C has no such thing
+        assert line["approx_kl"] is None  # these have no such thing
         assert line["clip_frac"] is None
+        assert (line["rho_mean"] is None) == (which == "a2c")
 
 
-@pytest.mark.parametrize("which", ["ppo", "a2c"])
+@pytest.mark.parametrize("which", ["ppo", "a2c", "impala"])
 def test_steps_add_up(which, request):
     _, run, *_ = request.getfixturevalue(which)
     config, lines = resolve(load_file(run.path / "config.yaml")), run.metrics()
@@ -144,7 +161,7 @@ def test_steps_add_up(which, request):
     assert steps == finished + still_open.sum()
 
 
-@pytest.mark.parametrize("which", ["ppo", "a2c"])
+@pytest.mark.parametrize("which", ["ppo", "a2c", "impala"])
 def test_the_times_of_a_report_make_up_its_whole(which, request):
     _, run, *_ = request.getfixturevalue(which)
     before = iterations = 0
@@ -164,7 +181,7 @@ def test_the_copy_of_the_metrics_is_the_same(ppo):
     assert (shell.folder / "copy.jsonl").read_bytes() == (run.path / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("which", ["ppo", "a2c"])
+@pytest.mark.parametrize("which", ["ppo", "a2c", "impala"])
 def test_config_yaml_reloads_to_the_configuration_of_the_run(which, request):
     shell, run, *_ = request.getfixturevalue(which)
     given = {"output_dir": "run"}
@@ -172,7 +189,7 @@ def test_config_yaml_reloads_to_the_configuration_of_the_run(which, request):
         given |= {"total_steps": 4000, "eval_every": 1000, "eval_episodes": 7, "save_every": 500}
         given |= {"keep": 2, "log_jsonl": "copy.jsonl"}
     else:
-        given |= {"algo": "a2c", "total_steps": 9000, "track": "none"}
+        given |= {"algo": which, "total_steps": 9000, "track": "none"}
     original = dataclasses.replace(Config(**given), preset="none")
     reloaded = resolve(load_file(run.path / "config.yaml"))
     if which == "ppo":  # written so that it is found from anywhere
@@ -186,7 +203,7 @@ def test_config_yaml_is_complete(ppo):
     _, run, _ = ppo
     written = yaml.safe_load(run.text("config.yaml"))
     assert set(written) == {field.name for field in dataclasses.fields(Config)}
-    for section in ("env", "ppo", "a2c"):
+    for section in ("env", "ppo", "a2c", "impala"):
         names = {field.name for field in dataclasses.fields(getattr(Config(), section))}
         assert set(written[section]) == names
 

@@ -11,6 +11,7 @@ from worlds import serial_of
 
 import paceline
 from paceline.algorithms.a2c import A2C
+from paceline.algorithms.impala import IMPALA
 from paceline.algorithms.ppo import PPO
 from paceline.build import build
 from paceline.envs import env_maker
@@ -60,6 +61,109 @@ def test_a2c_is_ppo_with_one_epoch_and_one_minibatch(env_id, optimizer, normaliz
         assert moved > 5e-3
         torch.testing.assert_close(
             theirs.learner.flat.weights, ours.learner.flat.weights, rtol=0, atol=2e-6
+        )
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_impala_on_its_own_rollouts_is_a2c_with_n_step_returns(env_id, optimizer):
+    """V-trace's target is then the n-step return, and every ratio 1."""
+    same = {"optimizer": optimizer, "lr": 1e-3, "compile": "off", "env": {"time_limit": 30}}
+    same |= {"normalize_obs": True, "normalize_return": True}
+    terms = {"entropy_coef": 0.01, "vf_coef": 0.4}
+    a2c = config_of(env_id, algo="a2c", a2c=terms | {"gae_lambda": 1.0}, **same)
+    impala = config_of(env_id, algo="impala", impala=terms | {"vtrace_lambda": 1.0}, **same)
+    with build(impala) as ours, build(a2c) as theirs:
+        start, ends = ours.learner.flat.weights.clone(), 0
+        for _ in range(10):
+            rollout = ours.sampler.collect()
+            ends += rollout.done.sum()
+            ours.learner.update(rollout, 1.0)
+            theirs.learner.update(rollout, 1.0)
+            torch.testing.assert_close(
+                theirs.learner.flat.weights, ours.learner.flat.weights, rtol=0, atol=2e-6
+            )
+            ours.sampler.publish(ours.learner.weights, ours.learner.version)
+        assert ends >= 12
+        assert (ours.learner.flat.weights - start).abs().max() > 5e-3
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("CartPole-v1", {"normalize_obs": True}),
+        ("Pendulum-v1", {"normalize_obs": True, "state_dependent_std": True}),
+        ("toy:identity", {"env": {"kwargs": {"image": True}}}),
+    ],
+    ids=["discrete", "box", "image"],
+)
+def test_a_rollout_of_the_serial_sampler_is_never_old(env_id, options):
+    """What acted is what learns, to rounding: neither weights nor normaliser have moved on."""
+    config = config_of(env_id, algo="impala", lr=2e-3, compile="off", **options)
+    with build(config) as parts:
+        for _ in range(8):
+            rollout = parts.sampler.collect()
+            assert (rollout.version == parts.learner.version).all()
+            metrics = parts.learner.update(rollout, 1.0)
+            assert metrics["rho_mean"] == pytest.approx(1.0, abs=1e-5)
+            parts.sampler.publish(parts.learner.weights, parts.learner.version)
+
+
+def ratios_and_values(module, rollout):
+    """exp(log π − log μ) [T, B] and V [T+1, B], by torch's own distributions."""
+    shape, size = rollout.obs.shape[:2], rollout.logp.size
+    with torch.no_grad():
+        parameters, value = module(torch.from_numpy(rollout.obs).flatten(0, 1))
+        parameters, action = parameters[:size], torch.from_numpy(rollout.action).flatten(0, 1)
+        if action.ndim == 1:
+            logp = torch.distributions.Categorical(logits=parameters).log_prob(action)
+        else:
+            policy = torch.distributions.Normal(parameters, module.policy.log_std.exp())
+            logp = policy.log_prob(action).sum(-1)
+    logp = logp.numpy().reshape(rollout.logp.shape)
+    return np.exp(logp - rollout.logp), value.numpy().reshape(shape)
+
+
+@pytest.mark.parametrize("correction", [True, False])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_the_targets_of_an_old_rollout_are_vtraces_by_its_recursion(env_id, correction):
+    """v[t] = V[t] + δ[t] + γ·c[t]·(v[t+1] − V[t+1]) (Espeholt 2018, remark 1), in float64."""
+    terms = {"vtrace_lambda": LAMBDA, "rho_bar": 1.5, "correction": correction}
+    options = {"lr": 2e-3, "compile": "off", "env": {"time_limit": 11}}
+    with build(config_of(env_id, algo="impala", impala=terms, **options)) as parts:
+        learner = parts.learner
+        parts.sampler.publish(learner.weights.copy(), 0)  # not a view of what moves on
+        for _ in range(6):
+            rollout = parts.sampler.collect()
+            assert (rollout.version == 0).all()
+            metrics = learner.update(rollout, 1.0)
+        assert 0.1 < metrics["rho_mean"] < 0.98
+        rollout = parts.sampler.collect()
+        rows, metrics = learner._judge(rollout)
+        ratio, value = ratios_and_values(learner.module, rollout)
+    found = np.minimum(ratio, 1.0)[rollout.valid].mean()
+    assert metrics["rho_mean"] == pytest.approx(found, rel=1e-5)
+    assert rollout.truncated.any() and (~rollout.valid).any()
+    rho, c = np.minimum(ratio, 1.5), np.minimum(ratio, 1.0)
+    if not correction:
+        rho, c = np.ones_like(ratio), np.ones_like(ratio)
+    target, advantage = np.zeros(ratio.shape), np.zeros(ratio.shape)
+    for i in range(rollout.columns):
+        later = float(value[-1, i])  # v[t+1]
+        for t in reversed(range(rollout.steps)):
+            ended = rollout.terminated[t, i] or rollout.truncated[t, i]
+            after = float(value[t + 1, i])
+            later = after if ended else later
+            gamma = 0.0 if rollout.terminated[t, i] else GAMMA
+            now = float(value[t, i])
+            surprise = rho[t, i] * (rollout.reward[t, i] + gamma * after - now)
+            advantage[t, i] = rho[t, i] * (rollout.reward[t, i] + gamma * later - now)
+            later = now + surprise + gamma * LAMBDA * c[t, i] * (later - after)
+            target[t, i] = later
+    shape, valid = rollout.reward.shape, rollout.valid
+    for ours, theirs in ((rows.returns, target), (rows.advantage, advantage)):
+        np.testing.assert_allclose(
+            ours.numpy().reshape(shape)[valid], theirs[valid], rtol=1e-4, atol=1e-4
         )
 
 
@@ -126,6 +230,29 @@ def same_step_targets(columns, value_of):
     return np.array(advantages), np.array(returns)
 
 
+def same_step_vtrace(columns, value_of, ratios):
+    """V-trace's advantages and targets by the same loop; `ratios` are those of all rows in turn."""
+    advantages, targets, at = [], [], 0
+    for rows, last in columns:
+        target, found = value_of(last), []
+        for k in range(len(rows) - 1, -1, -1):
+            obs, _, _, reward, terminated, _, final = rows[k]
+            if final is not None:
+                successor = target = value_of(final)
+            else:
+                successor = value_of(rows[k + 1][0] if k + 1 < len(rows) else last)
+            gamma, value = 0.0 if terminated else GAMMA, value_of(obs)
+            rho = min(1.0, ratios[at + k])
+            advantage = rho * (reward + gamma * target - value)
+            delta = rho * (reward + gamma * successor - value)
+            target = value + delta + gamma * LAMBDA * rho * (target - successor)
+            found.append((advantage, target))
+        at += len(rows)
+        advantages += [advantage for advantage, _ in reversed(found)]
+        targets += [target for _, target in reversed(found)]
+    return np.array(advantages), np.array(targets)
+
+
 def same_step_gradient(module, columns, kind):
     """Of the textbook loss, averaged over all rows, with entropy and half the squared error."""
 
@@ -133,8 +260,6 @@ def same_step_gradient(module, columns, kind):
         with torch.no_grad():
             return float(module(torch.from_numpy(np.asarray(obs)[None]))[1])
 
-    advantage, target = (torch.from_numpy(a) for a in same_step_targets(columns, value_of))
-    advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
     rows = [row for rows, _ in columns for row in rows]
     obs = torch.from_numpy(np.stack([row[0] for row in rows]))
     action = torch.from_numpy(np.stack([row[1] for row in rows]))
@@ -146,8 +271,14 @@ def same_step_gradient(module, columns, kind):
     else:
         policy = torch.distributions.Normal(parameters, module.policy.log_std.exp())
         logp, entropy = policy.log_prob(action).sum(-1), policy.entropy().sum(-1)
+    ratio = (logp - old).exp()
+    if kind is IMPALA:
+        targets = same_step_vtrace(columns, value_of, ratio.tolist())
+    else:
+        targets = same_step_targets(columns, value_of)
+    advantage, target = (torch.from_numpy(array) for array in targets)
+    advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
     if kind is PPO:
-        ratio = (logp - old).exp()
         limited = ratio.clamp(0.8, 1.2)
         gain = torch.min(ratio * advantage, limited * advantage)
     else:
@@ -157,17 +288,18 @@ def same_step_gradient(module, columns, kind):
     return torch.autograd.grad(loss, list(module.parameters()))
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
 @pytest.mark.parametrize(
     ("env_id", "limit"), [("CartPole-v1", 12), ("Pendulum-v1", 7), ("FrozenLake-v1", 5)]
 )
 def test_masked_next_step_gradients_are_those_of_same_step_with_final_observations(
     env_id, limit, kind
 ):
-    """The acting policy differs from the learner's, so that PPO's ratio is not 1."""
+    """The acting policy differs from the learner's, so that no ratio is 1."""
     columns = EnvColumns(env_maker(env_id, time_limit=limit), 4, 0)
     network = NetworkSpec(columns.obs_spec, columns.act_spec, (16, 16))
-    terms = {"gae_lambda": LAMBDA, "entropy_coef": 0.01, "normalize_advantage": "rollout"}
+    lam = "vtrace_lambda" if kind is IMPALA else "gae_lambda"
+    terms = {lam: LAMBDA, "entropy_coef": 0.01, "normalize_advantage": "rollout"}
     plan = Plan(
         epochs=1,
         minibatches=1,
@@ -193,6 +325,8 @@ def test_masked_next_step_gradients_are_those_of_same_step_with_final_observatio
     sampler.close()
     if kind is PPO:
         assert metrics["clip_frac"] > 0, "the clip should be at work"
+    if kind is IMPALA:
+        assert metrics["rho_mean"] < 0.99, "the correction should be at work"
     expected = same_step_gradient(twin, same_step_columns(rollout), kind)
     after = learner.module.named_parameters()
     for old, (name, new), gradient in zip(before, after, expected, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import numpy as np
@@ -26,6 +27,7 @@ PAIRS = {
         for name in ("discrete", "multidiscrete", "multibinary")
     },
 }
+ONE_STEP = {"minibatches": 1, "epochs": 1}
 
 
 def made(observation, action, **options):
@@ -55,17 +57,31 @@ def weights_of(run):
     return {name: array.tobytes() for name, array in paceline.load(run).weights.items()}
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
-    config, env = config_of(pair, tmp_path / "whole")
+def assert_resumes_to_the_byte(pair, folder, **options):
+    config, env = config_of(pair, folder / "whole", **options)
     list(paceline.train(config))
-    config, _ = config_of(pair, tmp_path / "parts")
+    config, _ = config_of(pair, folder / "parts", **options)
     for report in paceline.train(config):
         if report.iter == 2:
             break
-    assert len(list(paceline.resume(tmp_path / "parts", env_id=env))) >= 1
-    assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "parts")
+    assert len(list(paceline.resume(folder / "parts", env_id=env))) >= 1
+    assert weights_of(folder / "whole") == weights_of(folder / "parts")
+    return env
 
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.startswith(("dict", "masked"))])
+def test_impala_knows_the_probability_of_every_kind_of_action(pair, tmp_path):
+    """The learner's ratio to the policy that acted is 1 where both are the same."""
+    assert_resumes_to_the_byte(pair, tmp_path, algo="impala", log_every=1, **ONE_STEP)
+    lines = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    ratios = [json.loads(line)["rho_mean"] for line in lines]
+    assert len(ratios) >= 4
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
+    env = assert_resumes_to_the_byte(pair, tmp_path)
     agent = paceline.load(tmp_path / "whole")
     result = paceline.evaluate(agent, env, 4)
     assert result.episodes == 4 and np.isfinite(result.mean)
@@ -92,7 +108,7 @@ def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
 def test_a_compiled_step_respects_masks_too(pair, algo, tmp_path):
     if missing := compiler_missing():
         pytest.skip(missing)
-    plain = {"minibatches": 1, "epochs": 1} if algo == "a2c" else {}
+    plain = ONE_STEP if algo == "a2c" else {}
     results = []
     for choice in ("on", "off"):
         config, _ = config_of(pair, tmp_path / choice, algo=algo, compile=choice, **plain)
@@ -166,7 +182,7 @@ def test_a_compiled_step_takes_whole_rollouts_of_several_parts(pair, tmp_path):
         pytest.skip(missing)
     observation, action, extras = PAIRS[pair]
     env = partial(made, observation, action, **extras, length=10_000)
-    options = {"algo": "a2c", "compile": "on", "minibatches": 1, "epochs": 1, "rollout_steps": 5}
+    options = {"algo": "a2c", "compile": "on", "rollout_steps": 5, **ONE_STEP}
     config, _ = config_of(pair, tmp_path / "run", steps=100, **options)
     reports = list(paceline.train(config.replace(env_id=env)))
     assert reports[-1].steps >= 100

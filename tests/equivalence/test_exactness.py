@@ -52,6 +52,11 @@ RUNS = {
     "CartPole": ("CartPole-v1", {}, {"normalize_obs": True, "normalize_return": True}),
     "Pendulum": ("Pendulum-v1", {}, {"normalize_return": True}),
     "a2c": ("CartPole-v1", {}, {"algo": "a2c", "minibatches": 1}),
+    "impala": (
+        "CartPole-v1",
+        {},
+        {"algo": "impala", "minibatches": 1, "normalize_obs": True, "normalize_return": True},
+    ),
     "image": ("toy:identity", {"image": True}, {}),
 }
 

@@ -17,6 +17,8 @@ CASES = {
     "ppo": "--normalize-obs --normalize-return --ppo.target-kl 0.02 --anneal-lr --ppo.anneal-clip "
     "--total-steps 15000 --save-every 2000 --eval-every 4000 --eval-episodes 3",
     "a2c": "--algo a2c --total-steps 15000 --save-every 2500 --log-every 10 --eval-episodes 3",
+    "impala": "--algo impala --normalize-return --anneal-lr --total-steps 15000 --save-every 2500 "
+    "--log-every 5 --eval-episodes 3",
     "image": "--env-id toy:identity --num-envs 4 --rollout-steps 32 --total-iters 14 "
     "--save-every 300 --eval-episodes 3 --threads 1",
     "box": "--env-id Pendulum-v1 --num-envs 4 --rollout-steps 64 --total-iters 30 "
@@ -64,7 +66,9 @@ def killed_and_resumed(shell, case, delays, resume):
     return run
 
 
-@pytest.mark.parametrize(("case", "kills"), [("ppo", 2), ("a2c", 1), ("image", 1), ("box", 1)])
+@pytest.mark.parametrize(
+    ("case", "kills"), [("ppo", 2), ("a2c", 1), ("impala", 1), ("image", 1), ("box", 1)]
+)
 def test_a_killed_run_ends_as_if_it_had_not_been_killed(shell, reference, case, kills):
     expected, seconds = reference(case)
     resume = shell.resume if case == "ppo" else shell.resume_here

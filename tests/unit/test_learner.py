@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 from paceline.algorithms.a2c import A2C
+from paceline.algorithms.impala import IMPALA
 from paceline.algorithms.ppo import PPO
 from paceline.errors import Diverged
 from paceline.learner import Learner, Plan
@@ -75,12 +76,14 @@ def weights_of(learner):
     [(False, True, True), (True, False, False), (True, True, False)],
     ids=["truncated", "terminated", "both"],
 )
-@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize(
+    "algorithm", [PPO(gae_lambda=1.0, normalize_advantage="none"), A2C(), IMPALA()]
+)
 def test_only_a_truncated_end_bootstraps_from_its_final_observation(
-    kind, terminated, truncated, bootstraps
+    algorithm, terminated, truncated, bootstraps
 ):
     """With both flags set, terminated wins. What follows the end must not matter."""
-    learner = make_learner(kind(gae_lambda=1.0, normalize_advantage="none"))
+    learner = make_learner(algorithm)
     rollout = random_rollout(learner)
     rollout.terminated[4, 0], rollout.truncated[4, 0] = terminated, truncated
     rollout.valid[5, 0], rollout.reward[5, 0], rollout.first[6, 0] = False, 0.0, True
@@ -94,6 +97,9 @@ def test_only_a_truncated_end_bootstraps_from_its_final_observation(
     rows, _ = learner._judge(rollout)
     found = rows.returns.reshape(12, 2)[:, 0].tolist()
     assert {t: found[t] for t in returns} == pytest.approx(returns, rel=1e-5)
+    gain = rows.advantage.reshape(12, 2)[:, 0].tolist()
+    expected = {t: returns[t] - value_of(learner, rollout.obs[t, 0]) for t in returns}
+    assert {t: gain[t] for t in returns} == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_the_last_row_bootstraps_from_the_observation_after_it():
@@ -117,7 +123,7 @@ def test_rollout_advantages_are_standardised_over_valid_rows_alone():
     assert float(kept.std(correction=0)) == pytest.approx(1, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
 @pytest.mark.parametrize("normalize", ["rollout", "minibatch", "none"])
 def test_what_an_invalid_row_holds_changes_no_weight(kind, normalize):
     """Rows of an ended episode's reset: whatever their action, log-probability and reward say."""
@@ -136,6 +142,27 @@ def test_what_an_invalid_row_holds_changes_no_weight(kind, normalize):
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+@pytest.mark.parametrize("normalize", ["rollout", "none"])
+def test_an_invalid_row_of_absurd_size_changes_no_weight_and_no_metric(kind, normalize):
+    """After a terminal state not even its observation has a say."""
+    results = []
+    for size in (0.5, -1e30):
+        learner = make_learner(
+            kind(normalize_advantage=normalize), normalize_obs=True, normalize_return=True
+        )
+        rollout = random_rollout(learner)
+        rollout.terminated[4], rollout.first[6], rollout.valid[5] = True, True, False
+        rollout.obs[5] = rollout.reward[5] = rollout.logp[5] = size
+        rollout.action[5] = 2
+        metrics = learner.update(rollout, 1.0)
+        results.append((metrics, learner.state()))
+    (metrics, state), (spoilt, spoilt_state) = results
+    assert spoilt == metrics
+    for name, array in state.items():
+        np.testing.assert_array_equal(spoilt_state[name], array, err_msg=name)
+
+
 @pytest.mark.parametrize("size", [1e3, 1e10, 1e20, 1e30])
 def test_an_extreme_final_observation_does_not_break_the_update(size):
     """It is seen on the reset row, which counts for nothing, and its episode is over.
@@ -152,8 +179,9 @@ def test_an_extreme_final_observation_does_not_break_the_update(size):
     assert torch.isfinite(learner.flat.storage).all()
 
 
-def test_a_rollout_without_a_single_valid_row_changes_no_weight():
-    learner = make_learner(PPO(), normalize_obs=True, normalize_return=True, minibatches=2)
+@pytest.mark.parametrize("kind", [PPO, IMPALA])
+def test_a_rollout_without_a_single_valid_row_changes_no_weight(kind):
+    learner = make_learner(kind(), normalize_obs=True, normalize_return=True, minibatches=2)
     rollout = random_rollout(learner)
     rollout.valid[:] = False
     before = weights_of(learner)

@@ -1,4 +1,4 @@
-"""The losses of PPO and A2C on inputs whose answer can be worked out by hand."""
+"""The losses of PPO, A2C and IMPALA on inputs whose answer can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.algorithms.a2c import A2C
+from paceline.algorithms.impala import IMPALA
 from paceline.algorithms.ppo import PPO
 from paceline.batch import Prediction, Rows
 
@@ -114,14 +115,14 @@ def test_kl_is_k3_and_never_negative(log_ratio):
     torch.testing.assert_close(seen["approx_kl"], k3, rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.parametrize("algorithm", [PLAIN, A2C()])
+@pytest.mark.parametrize("algorithm", [PLAIN, A2C(), IMPALA()])
 def test_value_loss_is_half_the_squared_error_times_its_weight(algorithm):
     loss, seen = terms(algorithm, *case([0.0, 0.0], 0.0, value=[1.0, -2.0], returns=[4.0, 2.0]))
     close(seen["value_loss"], [0.5 * 9.0, 0.5 * 16.0])
     close(loss, [0.5 * 4.5, 0.5 * 8.0])
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
 def test_vf_coef_scales_the_value_loss_and_nothing_else(kind):
     prediction, rows = case([0.0], 3.0, value=[1.0], returns=[4.0])
     without, _ = terms(kind(vf_coef=0.0, normalize_advantage="none"), prediction, rows)
@@ -129,7 +130,7 @@ def test_vf_coef_scales_the_value_loss_and_nothing_else(kind):
     close(twice - without, [2.0 * 4.5])
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
 def test_entropy_is_a_bonus(kind):
     """A more random policy must cost less: the loss falls by coefficient × entropy."""
     algorithm = kind(entropy_coef=0.5, normalize_advantage="none")
@@ -172,16 +173,18 @@ def test_annealed_clip_falls_with_what_remains_of_the_run():
         close(seen["policy_loss"], [-(1 + 0.2 * remaining)])
 
 
-def test_a2c_loss_is_minus_log_probability_times_advantage():
+@pytest.mark.parametrize("kind", [A2C, IMPALA])
+def test_without_clipping_the_loss_is_minus_log_probability_times_advantage(kind):
+    """Of IMPALA too: the ratio is in its advantage already, as a constant."""
     prediction, rows = case([0.5, -0.25], [2.0, -3.0])
-    loss, seen = terms(A2C(vf_coef=0.0), prediction, rows)
+    loss, seen = terms(kind(vf_coef=0.0), prediction, rows)
     logp = [-1.25 + 0.5, -1.25 - 0.25]
     close(seen["policy_loss"], [-logp[0] * 2.0, logp[1] * 3.0])
     loss.sum().backward()
     close(prediction.logp.grad, [-2.0, 3.0])
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
 def test_minibatch_normalisation_uses_only_rows_that_count(kind):
     algorithm = kind(normalize_advantage="minibatch", vf_coef=0.0)
     counted = [1.0, 2.0, 6.0]
@@ -197,7 +200,7 @@ def test_minibatch_normalisation_uses_only_rows_that_count(kind):
     assert (prediction.logp.grad[rows.weight == 0] == 0).all()
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
 def test_two_streams_of_value_add_their_errors(kind):
     prediction, rows = case([0.0], 0.0)
     prediction = Prediction(prediction.logp, prediction.entropy, torch.tensor([[1.0, 5.0]]))

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 
 from paceline.algorithms.a2c import A2C
+from paceline.algorithms.impala import IMPALA
 from paceline.algorithms.ppo import PPO
 from paceline.batch import Rows
 from paceline.optimizers import RMSprop
@@ -89,7 +90,7 @@ def with_garbage(rows, size):
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 @pytest.mark.parametrize("normalize", ["none", "minibatch"])
-@pytest.mark.parametrize("algorithm", [PPO, A2C])
+@pytest.mark.parametrize("algorithm", [PPO, A2C, IMPALA])
 def test_rows_of_weight_zero_change_neither_the_terms_nor_the_gradient(algorithm, normalize, kind):
     step, module = make_step(algorithm(normalize_advantage=normalize, entropy_coef=0.1), kind)
     rows = some_rows(module, kind, 32)
