@@ -301,10 +301,15 @@ def _check(config: Config) -> None:
             f"envs × {config.rollout_steps} steps = {rows} rows; "
             f"{_divisor(rows, config.minibatches)}"
         )
-    if config.algo != "ppo" and (config.epochs, config.minibatch_count) != (1, 1):
+    if config.algo == "a2c" and (config.epochs, config.minibatch_count) != (1, 1):
         raise BadInput(
-            f"{config.algo} takes one step on each rollout, and epochs is {config.epochs} with "
+            f"a2c takes one step on each rollout, and epochs is {config.epochs} with "
             f"{config.minibatch_count} minibatches; leave both at 1, or use --algo ppo"
+        )
+    if config.algo == "impala" and config.epochs != 1:
+        raise BadInput(
+            f"impala passes over each rollout once, and epochs is {config.epochs}; leave it at 1, "
+            "or use --algo ppo"
         )
     _check_workers(config)
     if config.impala.c_bar > config.impala.rho_bar:

@@ -351,3 +351,38 @@ def test_an_episode_of_constant_length_is_whole_whatever_the_worker():
         _, episodes, _ = followed(parts, 30)
     assert {(episode.length, episode.total) for episode in episodes} == {(7, 7.0)}
     assert {episode.column for episode in episodes} == {0, 1, 2, 3}
+
+
+def talkative(every):
+    """An environment that raises now and then, and again when it is closed: two lines each time."""
+
+    class Talkative(gym.Env):
+        observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+        steps, clumsy = 0, False
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.clumsy |= seed in {episode_seed(0, column, 0) for column in range(WIDTH)}
+            return np.zeros(3, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            if self.clumsy and self.steps >= every:
+                raise RuntimeError("the rope broke")
+            return np.zeros(3, np.float32), 0.0, False, False, {}
+
+        def close(self):
+            if self.clumsy:
+                raise RuntimeError("and so did the net")
+
+    return Talkative
+
+
+@pytest.mark.parametrize("max_lag", [2, 4])
+def test_a_rollout_that_waits_behind_other_messages_is_not_forgotten(max_lag):
+    """A worker that has a lot to say is heard one line at a time; its rollout ages meanwhile."""
+    with streaming(talkative(30), max_lag=max_lag) as parts:
+        lags = [version - batch.version for batch, version in turns(parts, 300)]
+        assert parts.sampler.env_restarts > 0
+    assert max(lag.max() for lag in lags) <= max_lag
