@@ -708,8 +708,9 @@ def test_a_killed_trainer_takes_its_workers_along_also_out_of_an_endless_step(bu
     process, others = busy(what)
     assert len(others) == 3
     process.kill()
-    process.communicate(timeout=5)
+    process.wait(5)
     assert gone(others, within=2)
+    process.communicate(timeout=5)
 
 
 @pytest.mark.timeout(60)
@@ -720,10 +721,10 @@ def test_a_second_signal_ends_everything_also_out_of_an_endless_step(busy, what)
     time.sleep(0.3)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=5)
-    assert process.returncode == 75
-    assert "Traceback" not in err
+    assert process.wait(5) == 75
     assert gone(others, within=2)
+    _, err = process.communicate(timeout=5)
+    assert "Traceback" not in err
 
 
 @pytest.mark.timeout(60)
@@ -847,7 +848,7 @@ def test_leaving_the_loop_ends_workers_that_are_in_the_middle_of_an_endless_step
         began = time.monotonic()
         break
     assert not family()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 8
 
 
 @pytest.mark.timeout(60)
