@@ -586,7 +586,6 @@ def test_an_environment_that_can_not_be_made_again_ends_the_run_with_a_checkpoin
     assert newest in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="the first such failure ends the run, without a restart")
 @pytest.mark.timeout(60)
 def test_an_environment_that_can_not_be_made_once_is_made_again(session, shell):
     run = session("ppo", what="raise", where="init", once=str(shell.folder / "once"))
@@ -635,9 +634,6 @@ def test_environments_that_raise_now_and_then_are_rebuilt_and_counted(
     assert 'raise RuntimeError("the rope broke")' in caplog.text
 
 
-@pytest.mark.xfail(
-    strict=True, reason="five failures within 100 rows of each other end it, rollouts or not"
-)
 @pytest.mark.timeout(60)
 def test_environments_that_raise_all_the_time_are_rebuilt_as_long_as_rollouts_are_finished(session):
     """One step in a hundred: one to three in every rollout."""
@@ -732,9 +728,7 @@ def test_a_second_signal_ends_everything_also_out_of_an_endless_step(busy, what)
     "what",
     [
         pytest.param("sleep", marks=pytest.mark.slow),
-        pytest.param(
-            "burn", marks=pytest.mark.xfail(strict=True, reason="its own watcher gets no turn")
-        ),
+        "burn",
     ],
 )
 def test_a_killed_trainer_takes_its_workers_along_also_without_the_server(busy, what):

@@ -27,9 +27,9 @@ EnvMaker = Callable[[], tuple[gym.Env[Any, Any], int | None]]
 """Makes one environment; with it comes a time limit to apply from outside, if any."""
 Specs = tuple[ObservationSpec, ActionSpec]
 
-MAX_FAILURES = 5
+MAX_FAILURES = 10
 """An environment that fails this often, each time soon after the last, has failed for good."""
-SOON = 100
+SOON = 20
 
 NEVER = np.iinfo(np.int64).max
 

@@ -258,8 +258,7 @@ class Crew:
         try:
             worker.line.send_bytes(pickle.dumps(message))
         except OSError:  # half a message is worse than none; its successor will be told again
-            with suppress(OSError), socket.socket(fileno=os.dup(worker.line.fileno())) as ours:
-                ours.shutdown(socket.SHUT_RDWR)
+            _hang_up(worker.line)
 
     def _replace(self, worker: Worker, cause: str | None = None) -> None:
         """Another process on the same columns, brought to where the latest rollout ended."""
@@ -295,11 +294,18 @@ class Crew:
             self._memory.pulses[worker.setup.number][2] = True
             if worker.line is not None:
                 self._selector.unregister(worker.line)
+                _hang_up(worker.line)
                 worker.line.close()
                 worker.line = None
         self._selector.close()
         self._starter.close()
         os.close(self._file)
+
+
+def _hang_up(line: Connection[Any, Any]) -> None:
+    """End the conversation for both sides, whoever else holds a copy of the line."""
+    with suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as ours:
+        ours.shutdown(socket.SHUT_RDWR)
 
 
 def _ended(code: int | None) -> str:

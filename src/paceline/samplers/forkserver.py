@@ -6,6 +6,7 @@ process for tracking, and leaves a directory behind when it is killed.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
@@ -23,6 +24,7 @@ from ..machine import THREAD_VARIABLES
 
 GRACE = 5.0
 """Seconds that workers have to close their environments and leave by themselves."""
+PR_SET_PDEATHSIG = 1
 PATIENCE = 60.0
 """Seconds that the server has to start, and to answer."""
 MOST_BYTES = 4096
@@ -46,6 +48,12 @@ def starter(preload: list[str]) -> Starter:
         return Forkserver(preload)
     except (AttributeError, OSError):
         return Spawner()
+
+
+def end_with_parent() -> None:
+    """Be killed when the server is, for which nobody else could end this process if it hangs."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def ignore_signals() -> None:
@@ -135,6 +143,8 @@ class Forkserver:
 
     def _stop(self) -> None:
         """End the server, which ends its workers first, if it can."""
+        with suppress(OSError):  # a process that the user forked may hold a copy
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         try:
             self._process.wait(2 * GRACE)
@@ -195,6 +205,7 @@ class _Server:
         if pid == 0:
             from .worker import main
 
+            end_with_parent()
             self._requests.close()
             for fd in self._children:
                 os.close(fd)
@@ -221,8 +232,11 @@ class _Server:
     def _leave(self, grace: float) -> NoReturn:
         deadline = time.monotonic() + grace
         while self._children and (left := deadline - time.monotonic()) > 0:
-            for fd in self._happened(list(self._children), left):
-                self._bury(fd)
+            for fd in self._happened([self._trainer, *self._children], left):
+                if fd == self._trainer:  # which was killed: nobody is to be waited for
+                    deadline = 0.0
+                else:
+                    self._bury(fd)
         for pid in list(self._children.values()):
             self._end(pid)
         os._exit(0)

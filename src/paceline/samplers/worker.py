@@ -26,7 +26,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..envs.maker import World
-from ..errors import BadInput, PacelineError
+from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Episode
 from .block import Block, Mark, make_block, packed
@@ -203,8 +203,8 @@ def _work(line: Line, memory_file: int) -> None:
     random.seed(f"{common.seed} {setup.first_column}")
     np.random.seed([common.seed, setup.first_column])
     memory = Memory(common.plan, memory_file)
-    with closing(
-        make_block(
+    try:
+        block = make_block(
             common.world,
             common.network,
             setup.num_envs,
@@ -213,7 +213,10 @@ def _work(line: Line, memory_file: int) -> None:
             setup.first_column,
             memory.pulses[setup.number],
         )
-    ) as block:
+    except EnvironmentFailed as error:  # another attempt may succeed
+        line.say(Broke(str(error), traceback.format_exc()))
+        return
+    with closing(block):
         _serve(line, setup, memory, block)
 
 
