@@ -2,8 +2,10 @@
 
     python benchmarks/learning.py --algo ppo --env-id CartPole-v1 --seeds 5
     python benchmarks/learning.py --algo a2c --env-id CartPole-v1 --seeds 5
+    python benchmarks/learning.py --algo impala --num-workers 2
 
-Seeds are 0, 1, 2, …; none is left out. Writes benchmarks/results/learning-<env>-<algo>.json.
+Seeds are 0, 1, 2, …; none is left out. Writes
+benchmarks/results/learning-<env>-<algo>[-<n>-workers].json.
 """
 
 from __future__ import annotations
@@ -28,12 +30,17 @@ def main() -> None:
     parser.add_argument("--env-id", default="CartPole-v1")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--num-workers", type=int, default=0)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         with tempfile.TemporaryDirectory() as folder:
             config = paceline.Config(
-                algo=options.algo, env_id=options.env_id, seed=seed, output_dir=f"{folder}/run"
+                algo=options.algo,
+                env_id=options.env_id,
+                seed=seed,
+                num_workers=options.num_workers,
+                output_dir=f"{folder}/run",
             )
             for report in paceline.train(config):
                 last = report
@@ -49,7 +56,8 @@ def main() -> None:
     print(f"mean {sum(means) / len(means):.1f}, worst {min(means):.1f}")
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
-    file = folder / f"learning-{options.env_id}-{options.algo}.json"
+    workers = f"-{options.num_workers}-workers" if options.num_workers else ""
+    file = folder / f"learning-{options.env_id}-{options.algo}{workers}.json"
     file.write_text(json.dumps({"options": vars(options), "runs": rows}, indent=1))
 
 

@@ -107,11 +107,14 @@ def _score(score: float) -> str:
 
 
 def _learning_row(result: Mapping[str, Any]) -> Row:
-    options, runs = result["options"], result["runs"]
+    options, runs = dict(result["options"]), result["runs"]
+    workers = options.pop("num_workers", 0)
+    if workers:
+        options["num_workers"] = workers
     scores, steps = [run["mean"] for run in runs], [run["steps"] for run in runs]
     return (
         options["env_id"],
-        options["algo"],
+        options["algo"] + (f", {workers} workers" if workers else ""),
         f"{min(steps):,} to {max(steps):,}" if len(set(steps)) > 1 else f"{steps[0]:,}",
         " ".join(str(run["seed"]) for run in runs),
         _score(statistics.mean(scores)),

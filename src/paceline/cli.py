@@ -137,7 +137,10 @@ def _resume(arguments: list[str]) -> int:
 
 def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]]) -> int:
     """Train and show it; a signal ends the run after the current iteration."""
+    from .machine import CACHE, compiled_cache
     from .metrics import Console
+
+    os.environ.setdefault(CACHE, compiled_cache())
 
     with closing(Console()) as console, _messages(console), _signals() as stop:
         reports = start(lambda: bool(stop))

@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+"""Set before torch is imported, or it makes a directory of its own choice in /tmp."""
 CGROUPS = Path("/sys/fs/cgroup")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -100,6 +102,12 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def compiled_cache() -> str:
+    """Where compiled steps are kept from one run to the next."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return str(Path(base) / "paceline" / "compiled")
 
 
 def limit_threads(threads: int) -> None:

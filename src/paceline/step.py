@@ -20,12 +20,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from .algorithms import Algorithm
 from .batch import Rows
+from .machine import CACHE, compiled_cache
 from .optimizers import Optimizer
 from .policy.actor_critic import ActorCritic
 from .policy.flat import Flat
 
 Compiled = Callable[..., list[Tensor]]
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class Objective(nn.Module):
@@ -160,15 +160,17 @@ def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Com
     Straight to Inductor: `torch.compile` checks its guards at every call, which takes longer than
     a whole optimiser step, and is three times as long in compiling.
     """
+    from torch._inductor import codecache, config
     from torch._inductor import compile as inductor
-    from torch._inductor import config
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     # torch may have put its own choice there, in /tmp, which nobody asked for or cleans up.
     if os.environ.get(CACHE) in (None, default_cache_dir()):
-        os.environ[CACHE] = str(_cache_directory())
+        os.environ[CACHE] = compiled_cache()
 
     config.compile_threads = 1  # no pool of processes to leave behind
+    headers = Path(os.environ[CACHE]) / "precompiled_headers"  # else in /tmp, come what may
+    codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
     with torch.no_grad():
         # Tracing executes the function, and what that changes must not be ours.
         copies = [tensor.clone() for tensor in inputs]
@@ -187,8 +189,3 @@ def compiler_missing() -> str | None:
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "Python's C headers are missing (install python3-dev)"
     return None
-
-
-def _cache_directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "paceline" / "compiled"
