@@ -194,7 +194,9 @@ def contestants(options: argparse.Namespace, shares: dict[str, list[float]]) -> 
         }
     common = world | {"algo": options.algo, "compile": "on"}
     if options.algo == "ppo":
-        common |= {"preset": "none", "rollout_steps": 128, "epochs": 4, "minibatches": 4}
+        # At a learning rate of 0 both sides stay in the same world: what a lander does decides
+        # how long its step takes.
+        common |= {"preset": "none", "rollout_steps": 128, "epochs": 4, "minibatches": 4, "lr": 0.0}
     return {
         "serial": training(shares["serial"], **common),
         "2 workers": training(shares["2 workers"], num_workers=2, **common),

@@ -132,6 +132,10 @@ def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
     try:
         with suppress(PermissionError):  # where it leads a session already
             os.setpgid(0, 0)  # so that what an environment starts can be ended with it
+        with suppress(AttributeError, OSError):
+            # Else the first worker that is told to go takes the CPU from the trainer, which is
+            # about to tell the second.
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         ignore_signals()
         faulthandler.enable()
         threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
