@@ -6,9 +6,9 @@
     python benchmarks/parallel.py async                              # against AsyncVectorEnv
     python benchmarks/parallel.py worker                             # memory and start of a worker
 
-Every round first lets one process and then two burn their cores, which is the most that two workers
-can gain at that moment; then the contestants take turns. Ratios are between neighbours of a round.
-Writes benchmarks/results/parallel-<what>.json.
+Every round first lets two independent processes and then one step the environment, which says how
+much two workers can gain at that moment at most; then the contestants take turns. Ratios are
+between neighbours of a round. Writes benchmarks/results/parallel-<what>.json.
 """
 
 from __future__ import annotations
@@ -33,38 +33,49 @@ Rate = Callable[[], float]
 SECONDS = 4.0
 
 
-def burn(pipe: Any) -> None:
-    """Plain Python, for as long as each message says."""
-    while seconds := pipe.recv():
+def burn(pipe: Any, env_id: str) -> None:
+    """Step an environment at random, or multiply plain floats, for as long as each message says.
+
+    Both, since cores that share their inner parts gain less from the one than from the other.
+    """
+    import gymnasium as gym
+
+    env = gym.make(env_id).unwrapped
+    env.reset(seed=0)
+    while request := pipe.recv():
+        what, seconds = request
         count, until = 0, time.perf_counter() + seconds
         while time.perf_counter() < until:
-            x = 0.5
-            for _ in range(1000):
-                x = x * x - 0.3
             count += 1
+            if what == "floats":
+                x = 0.5
+                for _ in range(1000):
+                    x = x * x - 0.3
+            elif any(env.step(env.action_space.sample())[2:4]):
+                env.reset()
         pipe.send(count)
 
 
 @contextmanager
-def ceiling() -> Iterator[Rate]:
+def ceiling(env_id: str, what: str) -> Iterator[Rate]:
     """How much more two processes get done than one, each time it is asked."""
     context = mp.get_context("spawn")
     pipes = []
     for _ in range(2):
         ours, theirs = context.Pipe()
-        context.Process(target=burn, args=(theirs,), daemon=True).start()
+        context.Process(target=burn, args=(theirs, env_id), daemon=True).start()
         pipes.append(ours)
 
     def done(together: list[Any]) -> int:
         for pipe in together:
-            pipe.send(1.0)
+            pipe.send((what, 1.5))
         return sum(pipe.recv() for pipe in together)
 
     try:
         yield lambda: done(pipes) / done(pipes[:1])
     finally:
         for pipe in pipes:
-            pipe.send(0)
+            pipe.send(None)
 
 
 @contextmanager
@@ -207,27 +218,31 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     rates: dict[str, list[float]] = {}
     shares: dict[str, list[float]] = {"serial": [], "2 workers": []}
     ceilings: list[float] = []
+    floats: list[float] = []
+    env_id = "CartPole-v1" if options.what == "async" else options.env_id
     with ExitStack() as stack:
-        burnt = stack.enter_context(ceiling())
+        burnt = stack.enter_context(ceiling(env_id, "steps"))
+        plain = stack.enter_context(ceiling(env_id, "floats"))
         sides = {
             name: stack.enter_context(context)
             for name, context in contestants(options, shares).items()
         }
         for number in range(options.rounds + 1):
-            gain = burnt()
+            gain, other = burnt(), plain()
             now = {name: rate() for name, rate in sides.items()}
             if number == 0:  # warms up
                 continue
             ceilings.append(gain)
+            floats.append(other)
             for name, rate in now.items():
                 rates.setdefault(name, []).append(rate)
             shown = "  ".join(f"{name} {rate:,.0f}/s" for name, rate in now.items())
-            print(f"ceiling {gain:.2f}  {shown}", flush=True)
-    base, other = rates
-    ratios = [b / a for a, b in zip(rates[base], rates[other], strict=True)]
+            print(f"ceiling {gain:.2f} (floats {other:.2f})  {shown}", flush=True)
+    base, faster = rates
+    ratios = [b / a for a, b in zip(rates[base], rates[faster], strict=True)]
     of_ceiling = [ratio / gain for ratio, gain in zip(ratios, ceilings, strict=True)]
     print(
-        f"{other} against {base}: {_spread(ratios)}×, of the ceiling {_spread(ceilings)}×: "
+        f"{faster} against {base}: {_spread(ratios)}×, of the ceiling {_spread(ceilings)}×: "
         f"{_spread(of_ceiling)}"
     )
     if shares["2 workers"]:
@@ -236,6 +251,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         "rates": rates,
         "ratios": ratios,
         "ceilings": ceilings,
+        "ceilings_of_floats": floats,
         "of_ceiling": of_ceiling,
         "waits": {name: values for name, values in shares.items() if values},
     }

@@ -92,6 +92,6 @@ CASES = {
     "h": Case(A2C, 500),
     # Two cores for everybody: Stable-Baselines3 may choose how to use them.
     "i": Case(
-        Setting(env_id="LunarLander-v3", num_envs=16, lr=0.0, workers=2), 20, ("sb3", "subproc")
+        Setting(env_id="LunarLander-v3", num_envs=16, lr=0.0, workers=2), 10, ("sb3", "subproc")
     ),
 }

@@ -8,6 +8,7 @@ import pytest
 
 import paceline
 from paceline.envs.columns import episode_seed
+from paceline.envs.maker import look_at
 
 
 class Closing(gym.Env):
@@ -113,3 +114,25 @@ def test_box_actions_reach_the_environment_as_they_are():
         obs, reward, *_ = twin.step(actions[i])
         np.testing.assert_array_equal(step.obs[i], obs)
         assert step.reward[i] == np.float32(reward)
+
+
+def test_a_callers_own_actions_are_still_checked_by_the_environment():
+    """A policy's are right by construction, and Gymnasium's check of them costs time."""
+    with paceline.make_vec("CartPole-v1", 2) as envs:
+        envs.reset()
+        assert not envs.step([7, 0]).valid[0]  # it raised, and was rebuilt
+
+
+def test_a_policys_actions_are_checked_where_a_wrapper_may_change_them():
+    class Shifted(gym.ActionWrapper):
+        def action(self, action):
+            return action + 5
+
+    def wrapped():
+        return Shifted(gym.make("CartPole-v1").unwrapped)
+
+    for env_id, checked in ((wrapped, True), ("CartPole-v1", False)):
+        world = look_at(env_id)
+        with world.columns(1, 0) as columns:
+            inner = columns._envs[0].unwrapped.action_space
+            assert inner.contains(9) != checked
