@@ -39,7 +39,44 @@ def speed(results: Path) -> str:
             "benchmarks/ppo_speed.py first"
         )
     head = ("setting", "against", "ratio", "ours, steps/s", "theirs, steps/s", "command")
-    return "\n\n".join([_table(head, rows), *_circumstances(cases.values())])
+    parts = [_table(head, rows), *_circumstances(cases.values())]
+    return "\n\n".join([*parts, *_parallel(results)])
+
+
+def _parallel(results: Path) -> list[str]:
+    """What workers gain, and what two independent processes gain on the same machine meanwhile."""
+    rows: list[Row] = []
+    for file in sorted(results.glob("parallel-*.json")):
+        found = _read(file)
+        if "ratios" in found:
+            base, other = found["rates"]
+            options = found["options"]
+            what = {
+                "rollout": f"sampling {options['env_id']}, 16 envs",
+                "train": f"{options['algo'].upper()} on {options['env_id']}, 16 envs",
+                "async": "stepping 8 CartPoles",
+            }[options["what"]]
+            shown = f"`python benchmarks/parallel.py {options['what']}"
+            if options["what"] == "train":
+                shown += f" --algo {options['algo']}"
+            if options["what"] != "async":
+                shown += f" --env-id {options['env_id']}"
+            rows.append(
+                (
+                    what,
+                    f"{other} against {base}",
+                    _ratio(_spread(found["ratios"])),
+                    _ratio(_spread(found["ceilings"])),
+                    _rate(found["rates"][other]),
+                    f"{shown} --rounds {options['rounds']}`",
+                )
+            )
+    head = ("what", "compared", "ratio", "two independent processes", "steps/s", "command")
+    return [_table(head, rows)] if rows else []
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def learning(results: Path) -> str:
