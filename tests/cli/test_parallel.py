@@ -213,7 +213,7 @@ def test_as_many_workers_as_cpus_are_not_warned_of(train, options):
 def test_a_learner_of_many_threads_is_warned_of(train):
     many = 4 * available_cpus()
     out, _ = train("--num-workers", 1, "--num-envs", 4, "--threads", many, iters=1)
-    assert f"{many} threads of the learner share {available_cpus()} CPUs" in out
+    assert f"{many} threads of the learner on {available_cpus()} CPUs" in out
 
 
 def workers_of_this_process():
