@@ -455,6 +455,7 @@ def test_a_worker_of_many_slow_environments_is_not_taken_for_dead(tmp_path):
     assert report.restarts == 0
 
 
+@pytest.mark.slow
 def test_a_slow_start_is_not_held_against_the_first_steps(tmp_path):
     """Workers have a minute to make their environments; after that, worker_timeout for a step."""
 
