@@ -134,7 +134,8 @@ class Shell:
     def train_here(self, name, *arguments):
         """The same training within this process, which saves the import of torch."""
         import paceline
-        from paceline.configure import load_file, resolve
+        from paceline.config_files import load_file
+        from paceline.configure import resolve
         from paceline.flags import config_parser, nested
 
         given = config_parser().parse([str(argument) for argument in arguments])

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import BadInput, PacelineError, StoppedEarly
 
 if TYPE_CHECKING:
-    from .metrics import Console, Report
+    from .console import Console
+    from .metrics import Report
 
 USAGE = """\
 paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
@@ -100,7 +101,8 @@ def _train(arguments: list[str]) -> int:
 
     given = config_parser().parse([a for a in arguments if a not in HELP])
     file = given.pop("config", None)
-    from .configure import load_file, resolve
+    from .config_files import load_file
+    from .configure import resolve
 
     config = resolve(*([load_file(file)] if file else []), nested(given))
     if _asks_for_help(arguments):
@@ -137,8 +139,8 @@ def _resume(arguments: list[str]) -> int:
 
 def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]]) -> int:
     """Train and show it; a signal ends the run after the current iteration."""
+    from .console import Console
     from .machine import CACHE, compiled_cache
-    from .metrics import Console
 
     os.environ.setdefault(CACHE, compiled_cache())
 

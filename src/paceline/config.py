@@ -71,6 +71,8 @@ def _mapping(value: Any) -> Any:
 def _workers(value: Any) -> Any:
     """`auto`: as many as there are CPUs to run them."""
     if value != "auto":
+        if isinstance(value, str) and not value.strip().isdigit():
+            raise ValueError("should be a whole number, such as 2, or auto")
         return value
     from .machine import available_cpus
 

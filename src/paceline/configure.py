@@ -1,18 +1,13 @@
-"""From files, flags and Python to a valid `Config`; every refusal is a sentence."""
+"""From what was asked for to a valid `Config`; every refusal is a sentence."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
-import runpy
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from .config import (
@@ -23,6 +18,7 @@ from .config import (
     merged,
     presets,
 )
+from .config_files import load_file, plain
 from .errors import BadInput
 
 if TYPE_CHECKING:
@@ -30,32 +26,9 @@ if TYPE_CHECKING:
 
 SAME_THING = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
 """Two ways to say it."""
-MOST_VALUES = 10_000
-MOST_BYTES = 64_000
 MOST_SENTENCES = 10
 MOST_ROWS = 10**8
-"""Of what a configuration may hold, what is said of its errors, and one rollout."""
-
-
-class _Yaml(yaml.SafeLoader):
-    """Plain data only; and keys that are merged can't multiply without end."""
-
-    def flatten_mapping(self, node: Any) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > MOST_VALUES:
-            raise ValueError("its merged keys hold too many values")
-
-
-def _yaml(text: str) -> Any:
-    return yaml.load(text, _Yaml)
-
-
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise BadInput(f"{path}: is larger than {MOST_BYTES:,} bytes; is it a configuration?")
-    return data.decode("utf-8")
+"""Of what is said of a configuration's errors, and of one rollout."""
 
 
 @cache
@@ -67,7 +40,7 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     """Defaults, then the algorithm's, then the preset's, then each of `given`; then validation."""
     explicit: dict[str, Any] = {}
     for layer in given:
-        explicit = _over(explicit, _plain(layer))
+        explicit = _over(explicit, plain(layer))
     algo = explicit.get("algo", Config.algo)
     preset = _preset(explicit)
     values = _over(ALGORITHM_DEFAULTS.get(str(algo), {}), preset)
@@ -137,14 +110,6 @@ def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged(under, over)
 
 
-def _plain(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections that come as dataclasses, from Python, become dicts."""
-    return {
-        key: dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
-        for key, value in layer.items()
-    }
-
-
 def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
     name, algo = explicit.get("preset", "auto"), str(explicit.get("algo", Config.algo))
     if name == "none":
@@ -169,80 +134,6 @@ def _other_version(env_id: str, known: list[str]) -> str | None:
     name = env_id.rpartition("-v")[0]
     alike = [other for other in known if name and other.rpartition("-v")[0] == name]
     return max(alike, key=lambda other: (len(other), other), default=None)
-
-
-def load_file(path: str | Path) -> dict[str, Any]:
-    """A configuration file as plain data; what it says is not yet checked.
-
-    A `.py` file is executed, so only a path that the user typed may lead here.
-    """
-    path = Path(path)
-    loaders: dict[str, Callable[[str], Any]] = {
-        ".yaml": _yaml,
-        ".yml": _yaml,
-        ".json": json.loads,
-        ".toml": tomllib.loads,
-    }
-    if path.suffix not in (*loaders, ".py"):
-        raise BadInput(f"{path}: a configuration is a .yaml, .json, .toml or .py file")
-    try:
-        if path.suffix == ".py":
-            return _from_python(path)
-        values = loaders[path.suffix](_text(path))
-    except FileNotFoundError:
-        raise BadInput(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise BadInput(f"{path} can't be read: {error.strerror}") from None
-    except BadInput:
-        raise
-    except RecursionError:
-        raise BadInput(f"{path} can't be read: it is nested too deeply") from None
-    except Exception as error:  # a parser may trip over anything
-        cause = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise BadInput(f"{path} can't be read as {path.suffix[1:]}: {cause}") from None
-    if values is None:
-        return {}
-    try:
-        count = _count(values)
-    except OverflowError:
-        raise BadInput(f"{path}: holds a number too long to be written") from None
-    if count > MOST_VALUES:
-        raise BadInput(f"{path}: holds more than {MOST_VALUES:,} values; is it a configuration?")
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise BadInput(f"{path}: should hold names and values, not {str(values)[:60]!r}")
-    return values
-
-
-def _count(values: Any, limit: int = MOST_VALUES) -> int:
-    """How many values there are, written out; stops soon after `limit`.
-
-    A few lines of YAML can refer to themselves until they mean more than any memory holds.
-    """
-    count, left = 0, [values]
-    while left and count <= limit:
-        value = left.pop()
-        count += 1 + (len(value) // 1000 if isinstance(value, str) else 0)
-        if isinstance(value, int) and value.bit_length() > 1000:
-            raise OverflowError
-        if isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, (list, tuple, set)):
-            left += value
-    return count
-
-
-def _from_python(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(path)
-    try:
-        config = runpy.run_path(str(path)).get("config")
-    except BadInput:
-        raise
-    except Exception as error:
-        raise BadInput(f"{path} raised {type(error).__name__}: {str(error)[:300]}") from error
-    if not isinstance(config, Config):
-        raise BadInput(f"{path}: should set `config = paceline.Config(...)`, not {config!r}")
-    return _plain(config.given)
 
 
 def field_names(kind: Any = Config, prefix: str = "") -> list[str]:
@@ -315,7 +206,8 @@ def _check(config: Config) -> None:
     if config.impala.c_bar > config.impala.rho_bar:
         raise BadInput(
             f"impala.c_bar is {config.impala.c_bar} and impala.rho_bar {config.impala.rho_bar}; "
-            "c_bar may not be the larger: write --impala.rho-bar as large, or lower c_bar"
+            "c_bar may not be the larger; write both, such as --impala.rho-bar "
+            f"{config.impala.rho_bar} --impala.c-bar {config.impala.rho_bar}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Where reports go: metrics.jsonl, TensorBoard, the console."""
+"""What is reported, and where it is written: metrics.jsonl, TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from .errors import BadInput
 from .files import read_plain, replace_file
@@ -201,108 +200,3 @@ def _group(name: str) -> str:
         return f"rollout/{name}"
     timing = name.startswith(("t_", "time", "fps", "memory", "cpu", "world", "steps"))
     return f"{'time' if timing else 'train'}/{name}"
-
-
-class Console:
-    """Live progress on a terminal; plain lines, a few seconds apart, when piped."""
-
-    EVERY = 2.0
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout or _nowhere()
-        self._live: Any = None
-        self._printed = -math.inf
-        self._fps = 0.0
-        self._shares: dict[str, float] = {}
-        if self._stream.isatty() and os.environ.get("TERM") != "dumb":
-            from rich.live import Live
-
-            self._live = Live(refresh_per_second=8, transient=False)
-            self._live.start()
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        if self._live is not None:
-            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        else:
-            self._print(text)
-
-    def _print(self, text: str) -> None:
-        """A reader that has gone away, or a full disk, is no reason to stop training."""
-        try:
-            print(text, file=self._stream, flush=True)
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-
-    def show(self, report: Report) -> None:
-        """Progress so far."""
-        self._smooth(report)
-        spent = report.fraction
-        left = report.time * (1 - spent) / spent if spent > 0 else math.inf
-        if self._live is not None:
-            self._live.update(self._panel(report, left))
-        elif spent >= 1 or time.monotonic() - self._printed >= self.EVERY:
-            self._printed = time.monotonic()
-            self._print(self._line(report, left))
-
-    def _smooth(self, report: Report) -> None:
-        """A rate that does not jump, and the shares of the phases."""
-        weight = 0.1 if self._fps else 1.0
-        self._fps += weight * (report.fps - self._fps)
-        whole = max(report.t_iter, 1e-9)
-        for phase in ("rollout", "wait", "learn", "sync", "other"):
-            share = getattr(report, f"t_{phase}") / whole
-            old = self._shares.get(phase, share)
-            self._shares[phase] = old + weight * (share - old)
-
-    def _line(self, report: Report, left: float) -> str:
-        score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
-        return (
-            f"{report.fraction:4.0%}  {report.steps:>10,} steps  {self._fps:>9,.0f} steps/s  "
-            f"return {score:>8}  {_clock(left)} left  {self._phases()}"
-        )
-
-    def _panel(self, report: Report, left: float) -> Any:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        numbers = Table.grid(padding=(0, 2))
-        for _ in range(5):
-            numbers.add_column(justify="right")
-        score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
-        numbers.add_row("steps", "steps/s", "return (last 100)", "elapsed", "left", style="dim")
-        numbers.add_row(
-            f"{report.steps:,}", f"{self._fps:,.0f}", score, _clock(report.time), _clock(left)
-        )
-        rows = Table.grid()
-        rows.add_row(ProgressBar(total=1.0, completed=report.fraction, width=60))
-        rows.add_row(numbers)
-        rows.add_row(Text(self._phases(), style="dim"))
-        return rows
-
-    def _phases(self) -> str:
-        shown = {name: share for name, share in self._shares.items() if share >= 0.005}
-        wait = shown.pop("wait", None)
-        parts = [f"{name} {share:.0%}" for name, share in shown.items()]
-        if wait is not None:  # a part of the rollout's
-            parts.insert(1, f"(waiting {wait:.0%})")
-        return "  ".join(parts)
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-def _nowhere() -> TextIO:
-    """Standard output may have been closed."""
-    return Path(os.devnull).open("w", encoding="utf-8")
-
-
-def _clock(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

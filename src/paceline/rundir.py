@@ -15,7 +15,8 @@ import yaml
 
 from . import checkpoint, machine
 from .config import BUDGETS, Config
-from .configure import load_file, resolve
+from .config_files import load_file
+from .configure import resolve
 from .errors import BadInput, StoppedEarly
 from .files import read_plain, replace_file, strange
 from .machine import Choices

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from paceline import cli
 from paceline.config import Config
-from paceline.configure import field_names, load_file, resolve
+from paceline.config_files import load_file
+from paceline.configure import field_names, resolve
 from paceline.errors import BadInput
 from paceline.flags import config_parser, fields_of, nested
 

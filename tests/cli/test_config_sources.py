@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from paceline.config import ALGORITHM_DEFAULTS, Config, parse_steps, presets, seconds
-from paceline.configure import fitted, load_file, resolve
+from paceline.config_files import load_file
+from paceline.configure import fitted, resolve
 from paceline.envs.maker import make_columns
 from paceline.errors import BadInput
 from paceline.flags import config_parser, nested

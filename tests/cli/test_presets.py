@@ -9,7 +9,7 @@ import pytest
 import paceline
 from paceline.build import build
 from paceline.config import presets
-from paceline.configure import load_file
+from paceline.config_files import load_file
 from paceline.session import GENERAL
 
 FILES = [(algo, name) for algo in ("ppo", "a2c", "impala") for name in presets(algo)]

@@ -25,7 +25,8 @@ from safetensors.numpy import load as from_safetensors
 import paceline
 from paceline import checkpoint
 from paceline.config import Config
-from paceline.configure import load_file, resolve
+from paceline.config_files import load_file
+from paceline.configure import resolve
 
 FIELDS = shlex.split(
     "time iter steps steps_global world_size fps t_iter t_rollout t_learn t_sync t_other episodes "

@@ -12,7 +12,7 @@ import pytest
 import paceline
 from paceline import cli
 from paceline.config import Config
-from paceline.configure import load_file
+from paceline.config_files import load_file
 from paceline.errors import BadInput
 
 FLAGS = shlex.split(

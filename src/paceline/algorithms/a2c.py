@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from ..batch import Prediction, Rows, Signals, Targets
+from ..batch import Signals, Targets
 from ..rollout import Array
-from .advantage import actor_critic_loss, gae_targets
-
-if TYPE_CHECKING:
-    from . import Losses
+from .advantage import PolicyGradient, gae_targets
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2C:
+class A2C(PolicyGradient):
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
     """λ of generalised advantage estimation; 1 gives n-step returns"""
     entropy_coef: Annotated[float, Ge(0)] = 0.0
@@ -27,20 +24,8 @@ class A2C:
     """over which rows advantages get mean 0 and deviation 1"""
 
     @property
-    def terms(self) -> tuple[str, ...]:
-        return ("policy_loss", "value_loss", "entropy")
-
-    @property
-    def target_kl(self) -> None:
-        return None
-
-    @property
     def off_policy(self) -> bool:
         return False
 
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
-
-    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
-        minibatch = self.normalize_advantage == "minibatch"
-        return actor_critic_loss(prediction, rows, minibatch, self.vf_coef, self.entropy_coef)

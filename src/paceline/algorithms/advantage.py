@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..batch import Prediction, Rows, Signals, Targets
 from ..returns import gae
@@ -29,19 +29,33 @@ def value_error(value: Tensor, rows: Rows, clip: float | None = None) -> Tensor:
     return 0.5 * error.sum(-1)
 
 
-def actor_critic_loss(
-    prediction: Prediction, rows: Rows, minibatch: bool, vf_coef: float, entropy_coef: float
-) -> Losses:
-    """−log π(a|s)·Â, and the value's error (Mnih 2016, §4); `minibatch` standardises Â first."""
-    policy = -prediction.logp * (standardized(rows) if minibatch else rows.advantage)
-    value = value_error(prediction.value, rows)
-    loss = policy.add(value, alpha=vf_coef).sub(prediction.entropy, alpha=entropy_coef)
-    return loss, [policy, value, prediction.entropy]
-
-
 def standardized(rows: Rows) -> Tensor:
     """Advantages with mean 0 and deviation 1 over the rows that count."""
     count = rows.weight.sum().clamp(min=1.0)
     centered = rows.advantage - (rows.advantage * rows.weight).sum() / count
     deviation = ((centered.square() * rows.weight).sum() / count).sqrt()
     return centered / (deviation + 1e-8)
+
+
+class PolicyGradient:
+    """What A2C and IMPALA share: all but their targets."""
+
+    entropy_coef: float
+    vf_coef: float
+    normalize_advantage: Literal["rollout", "minibatch", "none"]
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return ("policy_loss", "value_loss", "entropy")
+
+    @property
+    def target_kl(self) -> None:
+        return None
+
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
+        """−log π(a|s)·Â, and the value's error (Mnih 2016, §4; Espeholt 2018, §4.2)."""
+        minibatch = self.normalize_advantage == "minibatch"
+        policy = -prediction.logp * (standardized(rows) if minibatch else rows.advantage)
+        value, entropy = value_error(prediction.value, rows), prediction.entropy
+        loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)
+        return loss, [policy, value, entropy]

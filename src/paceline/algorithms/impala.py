@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from ..batch import Prediction, Rows, Signals, Targets
+from ..batch import Signals, Targets
 from ..returns import vtrace
 from ..rollout import Array
-from .advantage import actor_critic_loss
-
-if TYPE_CHECKING:
-    from . import Losses
+from .advantage import PolicyGradient
 
 
 @dataclass(frozen=True, kw_only=True)
-class IMPALA:
+class IMPALA(PolicyGradient):
     rho_bar: Annotated[float, Gt(0)] = 1.0
     """ρ̄: a step's own correction, the ratio of both policies, is cut off here"""
     c_bar: Annotated[float, Gt(0)] = 1.0
@@ -32,14 +29,6 @@ class IMPALA:
     """weight of the value loss, which is itself half the mean squared error"""
     normalize_advantage: Literal["rollout", "minibatch", "none"] = "none"
     """over which rows advantages get mean 0 and deviation 1"""
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        return ("policy_loss", "value_loss", "entropy")
-
-    @property
-    def target_kl(self) -> None:
-        return None
 
     @property
     def off_policy(self) -> bool:
@@ -59,8 +48,3 @@ class IMPALA:
             self.vtrace_lambda,
         )
         return Targets(advantage.sum(-1), returns)
-
-    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
-        """−log π(a|s)·ρ·(r + γ·v' − V), and the value's error (Espeholt 2018, §4.2)."""
-        minibatch = self.normalize_advantage == "minibatch"
-        return actor_critic_loss(prediction, rows, minibatch, self.vf_coef, self.entropy_coef)

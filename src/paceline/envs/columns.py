@@ -57,15 +57,15 @@ class EnvColumns:
         masks: bool = True,
         specs: Specs | None = None,
     ) -> None:
-        self._make = make if specs is None else _trusting(make)
-        self.num_envs, self._seed, self.first_column = num_envs, seed, first_column
+        self._make, self.num_envs, self._seed = make, num_envs, seed
+        self.first_column = first_column
         self.pulse: Pulse = still()
         self._envs: list[gym.Env[Any, Any]] = []
         self._begun: tuple[Any, dict[str, Any]] | None = None
         """the first episode of the first column, if it has begun already"""
         try:
             for _ in range(num_envs):
-                env, self._limit = self._make()
+                env, self._limit = make()
                 self._envs.append(env)
             self.observation_space = self._envs[0].observation_space
             self.action_space = self._envs[0].action_space
@@ -77,7 +77,7 @@ class EnvColumns:
         except Exception as error:
             self.close()
             raise EnvironmentFailed(f"the environment can't be made: {describe(error)}") from error
-        self.adapt = ActionAdapter(self.act_spec, ints=_is_gymnasiums(self._envs[0].unwrapped))
+        self.adapt = ActionAdapter(self.act_spec, ints=is_gymnasiums(self._envs[0].unwrapped))
         """from a policy's actions to what `step` takes"""
         self._adapter = None if self.obs_spec.plain else ObservationAdapter(self.obs_spec)
         # A discrete observation may be a plain int, which has no shape to compare.
@@ -303,27 +303,7 @@ class EnvColumns:
         self._plan_limit()
 
 
-def _trusting(make: EnvMaker) -> EnvMaker:
-    """The same, but Gymnasium's own environments take a policy's actions unchecked.
-
-    They look each one up in their space, which takes as long as half of CartPole's step. A policy's
-    actions are right by construction; those of a user's wrapper need not be.
-    """
-
-    def made() -> tuple[gym.Env[Any, Any], int | None]:
-        env, limit = make()
-        layer, own = env, _is_gymnasiums(env)
-        while own and layer is not env.unwrapped:
-            layer = layer.env  # type: ignore[attr-defined]
-            own = _is_gymnasiums(layer)
-        if own and isinstance(layer.action_space, gym.spaces.Discrete):
-            layer.action_space.contains = lambda x: True  # type: ignore[method-assign]
-        return env, limit
-
-    return made
-
-
-def _is_gymnasiums(env: gym.Env[Any, Any]) -> bool:
+def is_gymnasiums(env: gym.Env[Any, Any]) -> bool:
     return type(env).__module__.startswith("gymnasium.")
 
 

@@ -13,6 +13,7 @@ from ..errors import BadInput
 from ..registry import SUITES, imported
 from ..spaces import ActionSpec, ObservationSpec, observation_spec
 from .columns import EnvColumns, EnvMaker, Specs
+from .gym import trusting
 from .native import NativeColumns
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def make_columns(
     """`num_envs` environments side by side; with `vector` in their own vector implementation."""
     make = env_maker(env_id, **options)
     if not options.get("vector"):
+        # Who knows what it looks like acts by a policy.
+        make = make if specs is None else trusting(make)
         return EnvColumns(make, num_envs, seed, first_column, masks, specs)
     if specs is None:
         with EnvColumns(make, 1, seed) as single:

@@ -258,11 +258,12 @@ class Crew:
         try:
             worker.line.send_bytes(pickle.dumps(message))
         except OSError:  # half a message is worse than none; its successor will be told again
-            _hang_up(worker.line)
+            _shut(worker.line)
 
     def _replace(self, worker: Worker, cause: str | None = None) -> None:
         """Another process on the same columns, brought to where the latest rollout ended."""
-        code = self._end(worker)
+        self._hang_up_on(worker)
+        code = self._starter.end(worker.pid)
         worker.failures += 1
         at = self._memory.pulses[worker.setup.number][0]
         what = f"{worker.name} {cause or _ended(code)} at step {at:,}"
@@ -280,29 +281,24 @@ class Crew:
         for order in worker.orders:
             self._say(worker, order)
 
-    def _end(self, worker: Worker) -> int | None:
+    def _hang_up_on(self, worker: Worker) -> None:
         if worker.line is not None:
             self._selector.unregister(worker.line)
+            _shut(worker.line)
             worker.line.close()
             worker.line = None
-            return self._starter.end(worker.pid)
-        return None
 
     def close(self) -> None:
         """Hang up on every worker, also in the middle of a rollout; wait until they are gone."""
         for worker in self.workers:
             self._memory.pulses[worker.setup.number][2] = True
-            if worker.line is not None:
-                self._selector.unregister(worker.line)
-                _hang_up(worker.line)
-                worker.line.close()
-                worker.line = None
+            self._hang_up_on(worker)
         self._selector.close()
         self._starter.close()
         os.close(self._file)
 
 
-def _hang_up(line: Connection[Any, Any]) -> None:
+def _shut(line: Connection[Any, Any]) -> None:
     """End the conversation for both sides, whoever else holds a copy of the line."""
     with suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as ours:
         ours.shutdown(socket.SHUT_RDWR)
