@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from .config import Config, seconds
 from .envs.maker import World, look_at
 from .errors import BadInput
+from .launcher import local_rank
 from .learner import Learner, Plan
 from .machine import Choices, affinity, available_cpus, bound
 from .optimizers import OPTIMIZERS
@@ -28,6 +29,7 @@ from .samplers.workers import Workers
 from .spaces import ActionSpec, ObservationSpec
 from .step import compiler_missing
 from .sync import Sync
+from .sync.beat import beating
 from .sync.local import Local
 
 log = logging.getLogger("paceline")
@@ -39,7 +41,8 @@ WORTH_COMPILING_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Parts:
-    sampler: Sampler
+    sampler: Sampler | None
+    """none in a process that only watches"""
     learner: Learner
     sync: Sync
     network: NetworkSpec
@@ -52,18 +55,52 @@ def world_of(config: Config) -> World:
     return look_at(config.env_id, **vars(config.env))
 
 
+def make_sync(config: Config) -> Sync:
+    """How this process agrees with the other learners of the run, having met them."""
+    if config.processes == 1:
+        return Local()
+    from .sync.watch import LostRank
+
+    try:
+        return _met(config)
+    except RuntimeError as error:  # of the store where ranks meet
+        cause = str(error).strip().splitlines()[0][:200]
+        raise LostRank(f"a rank went while it met the others: {cause}") from None
+
+
+def _met(config: Config) -> Sync:
+    from .sync.meeting import meet
+
+    timeout = seconds(config.rank_timeout)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    meeting = meet(config.init_method, rank, size, timeout)
+    if config.syncing == "hogwild":
+        from .sync.hogwild import Hogwild
+
+        return Hogwild(meeting, timeout)
+    from .sync.allreduce import Allreduce
+
+    gpu = config.device != "cpu" and torch.cuda.is_available()
+    device = torch.device("cuda", local_rank()) if gpu else torch.device("cpu")
+    crowded = config.sampling == "stream" and config.ranks * config.num_workers > available_cpus()
+    return Allreduce(meeting, config.backend, device, timeout, crowded)
+
+
 @contextmanager
 def build(
-    config: Config, kept: Choices | None = None, world: World | None = None
+    config: Config,
+    kept: Choices | None = None,
+    world: World | None = None,
+    sync: Sync | None = None,
 ) -> Iterator[Parts]:
     """Make everything, compiled and ready for the first step; close it at the end.
 
     `kept` are the choices of the run that is resumed; `world`, if it has been looked at already.
     """
-    world = world or world_of(config)
+    world, sync = world or world_of(config), sync or Local()
     with ExitStack() as stack:
         network = network_for(config, world.obs_spec, world.act_spec)
-        choices = kept or choose(config, network)
+        choices = sync.gather(kept or choose(config, network))[0]
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learnt on cuda, and torch sees no GPU here")
         # numpy's products are small, and their last bits would depend on the number of threads.
@@ -72,25 +109,40 @@ def build(
         torch.set_num_threads(choices.threads)
         learner_cpus, worker_cpus = cpus_of(config, choices.threads)
         stack.enter_context(bound(learner_cpus))
-        sync = Local()
         learner = _learner(config, network, sync, choices)
-        sampler = make_sampler(config, world, network, len(learner.weights), worker_cpus)
-        stack.callback(sampler.close)
-        if choices.compiled:
-            blank = blank_rollout(config, world)
-            if not _warmed_up(learner, blank, must=config.compile == "on"):
-                choices = replace(choices, compiled=False)
-                learner = _learner(config, network, sync, choices)
-        sampler.publish(learner.weights, learner.version)
+        if choices.compiled and not _all_warmed_up(learner, blank_rollout(config, world), config):
+            choices = replace(choices, compiled=False)
+            learner = _learner(config, network, sync, choices)
+        sampler = None
+        if config.syncing != "hogwild" or sync.rank:
+            weights = len(learner.weights)
+            sampler = make_sampler(config, world, network, weights, worker_cpus, sync)
+            stack.callback(sampler.close)
+            sampler.publish(learner.weights, learner.version)
         yield Parts(sampler, learner, sync, network, choices, world)
 
 
 def make_sampler(
-    config: Config, world: World, network: NetworkSpec, weights: int, cpus: list[list[int]]
+    config: Config,
+    world: World,
+    network: NetworkSpec,
+    weights: int,
+    cpus: list[list[int]],
+    sync: Sync,
 ) -> Sampler:
     """The sampler that the configuration asks for; `weights` is how many are published."""
+    learner = sync.rank - 1 if config.syncing == "hogwild" else sync.rank
+    first = learner * config.columns
     if config.sampling == "serial":
-        return make_serial(world, network, config.num_envs, config.rollout_steps, config.seed)
+        return make_serial(
+            world,
+            network,
+            config.columns,
+            config.rollout_steps,
+            config.seed,
+            first_column=first,
+            pulse=sync.pulse,
+        )
     crew, memory = hire(
         world,
         network,
@@ -99,10 +151,12 @@ def make_sampler(
         num_envs=config.num_envs,
         steps=config.rollout_steps,
         seed=config.seed,
+        first_column=first,
         own_slots=SLOTS if config.sampling == "stream" else 0,
         cpus=cpus,
         timeout=seconds(config.worker_timeout),
         max_restarts=config.max_restarts,
+        pulse=sync.pulse,
     )
     if config.sampling == "stream":
         return Stream(crew, memory, blank_rollout(config, world), config.max_lag)
@@ -112,7 +166,7 @@ def make_sampler(
 def blank_rollout(config: Config, world: World) -> Rollout:
     """A rollout of the right shapes, with nothing in it."""
     obs, act = world.obs_spec, world.act_spec
-    blank = Rollout.allocate(config.rollout_steps, config.num_envs, obs.stored, act.stored)
+    blank = Rollout.allocate(config.rollout_steps, config.columns, obs.stored, act.stored)
     for array in blank.arrays().values():
         array[...] = np.zeros((), array.dtype)
     if obs.kind == "discrete":
@@ -128,6 +182,8 @@ def cpus_of(config: Config, threads: int) -> tuple[list[int], list[list[int]]]:
         raise BadInput("pin is on, and this system has no way to bind a process to a CPU")
     cpus = sorted(affinity())
     # Workers in step with the learner rest while it learns, and share its CPUs.
+    here, count = local_rank(), config.processes
+    cpus = [cpu for n, cpu in enumerate(cpus) if n % count == here % count] or cpus
     learner = cpus[-threads:]
     free = cpus[: -len(learner)] if config.sampling == "stream" else cpus
     return learner, [[(free or cpus)[n % len(free or cpus)]] for n in range(config.num_workers)]
@@ -178,17 +234,27 @@ def choose(config: Config, network: NetworkSpec) -> Choices:
 def _threads_for_images(config: Config) -> int:
     """All CPUs, but for those that a stream of workers keeps busy meanwhile."""
     busy = config.num_workers if config.sampling == "stream" else 0
-    return max(1, available_cpus() - busy)
+    return max(1, available_cpus() // config.processes - busy)
 
 
 def warn_of_crowding(config: Config, threads: int) -> None:
     """More processes at work than CPUs take turns, and each waits for the others'."""
-    cpus, workers = available_cpus(), config.num_workers
+    cpus, workers, ranks = available_cpus(), config.num_workers, config.processes
+    if config.syncing == "hogwild":
+        ranks, workers = workers, 0
     if threads > cpus:
         log.warning(
             "%d threads of the learner on %d CPUs wait for each other, which can cost several "
             "times what one thread takes; write --threads %d or less",
             threads,
+            cpus,
+            cpus,
+        )
+    elif ranks > 1 and ranks * max(1, workers, threads) > cpus:
+        log.warning(
+            "%d learners%s on %d CPUs take turns, and no more is learnt than by %d",
+            ranks,
+            f" with {workers} workers each" if workers else "",
             cpus,
             cpus,
         )
@@ -206,7 +272,7 @@ def warn_of_crowding(config: Config, threads: int) -> None:
 def _pays(config: Config) -> bool:
     """Whether the budget is long enough for compiling to be worth its time."""
     per_iteration = config.epochs * config.minibatch_count
-    rows = config.num_envs * config.rollout_steps
+    rows = config.ranks * config.columns * config.rollout_steps
     limits = []
     if config.total_steps:
         limits.append(config.total_steps / rows * per_iteration >= WORTH_COMPILING)
@@ -230,15 +296,27 @@ def _learner(config: Config, network: NetworkSpec, sync: Sync, choices: Choices)
         compiled=choices.compiled,
     )
     optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
-    device = torch.device(choices.device)
-    return Learner(network, config.algorithm, optimizer, sync, plan, config.num_envs, device)
+    device = torch.device("cuda", local_rank()) if choices.device == "cuda" else torch.device("cpu")
+    return Learner(network, config.algorithm, optimizer, sync, plan, config.columns, device)
 
 
-def _warmed_up(learner: Learner, blank: Rollout, must: bool) -> bool:
+def _all_warmed_up(learner: Learner, blank: Rollout, config: Config) -> bool:
+    """Rank 0 compiles first, and the others find what it has left in the cache."""
+    sync, must, done = learner.sync, config.compile == "on", True
+    with beating(sync.pulse):
+        for turn in (True, False):
+            if (sync.rank == 0) is turn:
+                done = _warmed_up(learner, blank, must, aloud=sync.rank == 0)
+            done = sync.all(done)
+    return done
+
+
+def _warmed_up(learner: Learner, blank: Rollout, must: bool, aloud: bool) -> bool:
     """Compile before the clock starts; False where that fails and need not succeed."""
-    log.info("compiling the minibatch step …")
+    level = logging.INFO if aloud else logging.DEBUG
+    log.log(level, "compiling the minibatch step …")
     try:
-        log.info("compiled in %.1f s", learner.warm_up(blank))
+        log.log(level, "compiled in %.1f s", learner.warm_up(blank))
     except Exception as error:
         cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         if must:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import BadInput, PacelineError, StoppedEarly
 
 if TYPE_CHECKING:
-    from .console import Console
+    from .console import Console, Silence
     from .metrics import Report
 
 USAGE = """\
@@ -24,6 +24,7 @@ paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
   paceline train [--algo ppo] [--env-id CartPole-v1] [--config FILE] [--OPTION VALUE ...]
   paceline resume RUN [--total-steps 1M ...]     go on with a run, as if it had never stopped
   paceline eval RUN [--episodes 100] [--sampled] run a saved policy on fixed seeds
+  paceline scale --ranks 1,2 [--repeats 3] ...   measure what more processes gain here
   paceline list [algorithms|envs|samplers|presets]
 
 `paceline train --help` documents every option.
@@ -63,6 +64,7 @@ def run(arguments: list[str]) -> int:
         "train": _train,
         "resume": _resume,
         "eval": _eval,
+        "scale": _scale,
         "list": _list,
     }
     command, *rest = arguments or ["--help"]
@@ -79,7 +81,7 @@ def run(arguments: list[str]) -> int:
             raise BadInput(f"{command}: there is no such command; see `paceline --help`")
         return commands[command](rest)
     except PacelineError as error:
-        print(f"paceline: {_plain(str(error))}", file=sys.stderr)
+        _complain(error)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,6 +89,19 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("paceline: interrupted", file=sys.stderr)
         return StoppedEarly.exit_code
+
+
+def _complain(error: PacelineError) -> None:
+    """Of what is wrong with a command, one rank has to speak; what befalls a rank is its own."""
+    from . import launcher
+
+    try:
+        rank = launcher.rank()
+    except BadInput:
+        rank = None
+    if not rank or not isinstance(error, BadInput):
+        prefix = f"rank {rank}: " if rank else ""
+        print(f"paceline: {prefix}{_plain(str(error))}", file=sys.stderr)
 
 
 def _plain(text: str) -> str:
@@ -139,25 +154,35 @@ def _resume(arguments: list[str]) -> int:
 
 def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]]) -> int:
     """Train and show it; a signal ends the run after the current iteration."""
-    from .console import Console
-    from .machine import CACHE, compiled_cache
+    from . import launcher
+    from .console import Console, Silence
+    from .machine import CACHE, compiled_cache, end_with
 
     os.environ.setdefault(CACHE, compiled_cache())
-
-    with closing(Console()) as console, _messages(console), _signals() as stop:
+    rank = launcher.rank()
+    if rank is not None:
+        end_with(os.getppid())  # launchers leave ranks behind when they are killed
+    with (
+        closing(Silence(rank) if rank else Console()) as console,
+        _messages(console),
+        _signals() as stop,
+    ):
         reports = start(lambda: bool(stop))
         with closing(reports):  # type: ignore[type-var]
             for report in reports:
                 console.show(report)
-                if stop:
+                if report.stopping:
                     break
             else:
                 return 0
+    # To a launcher, anything but 0 is a reason to start again.
+    if rank is not None:
+        return 0
     raise StoppedEarly(f"stopped by {stop[0]}")
 
 
 @contextmanager
-def _messages(console: Console) -> Iterator[None]:
+def _messages(console: Console | Silence) -> Iterator[None]:
     """What the package has to say goes through the console."""
 
     class Handler(logging.Handler):
@@ -221,6 +246,12 @@ def _eval(arguments: list[str]) -> int:
         f"mean length {result.length_mean:.1f}\ncheckpoint {result.checkpoint}"
     )
     return 0
+
+
+def _scale(arguments: list[str]) -> int:
+    from .bench.scale import command
+
+    return command(arguments)
 
 
 def _list(arguments: list[str]) -> int:

@@ -5,6 +5,7 @@ Later wins: the field's default, the algorithm's, the preset's, the file's, the 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -17,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator, ConfigDict
 
+from . import launcher
 from .algorithms.a2c import A2C
 from .algorithms.impala import IMPALA
 from .algorithms.ppo import PPO
@@ -68,7 +70,7 @@ def _mapping(value: Any) -> Any:
     return value
 
 
-def _workers(value: Any) -> Any:
+def _processes(value: Any) -> Any:
     """`auto`: as many as there are CPUs to run them."""
     if value != "auto":
         if isinstance(value, str) and not value.strip().isdigit():
@@ -121,7 +123,7 @@ class Config:
     __pydantic_config__ = _STRICT
 
     algo: Literal["ppo", "a2c", "impala"] = "ppo"
-    """what is optimised"""
+    """what is optimised; also a3c (a2c by learners that wait for nobody), ddppo (ppo with ranks)"""
     env_id: str | Callable[..., Any] = "CartPole-v1"
     """a Gymnasium id, module:Id-v0, or suite:Name; in Python also a callable"""
     preset: str = "auto"
@@ -143,12 +145,22 @@ class Config:
 
     num_envs: Count = 8
     """environments stepped side by side"""
-    num_workers: Annotated[int, Ge(0), Le(4096), BeforeValidator(_workers)] = 0
-    """processes that step them (0: none but the learner's own; `auto`: one per CPU)"""
+    num_workers: Annotated[int, Ge(0), Le(4096), BeforeValidator(_processes)] = 0
+    """processes that step them (0: none but the learner's own; `auto`: one per CPU); for a3c, its
+    learners"""
     num_envs_per_worker: Count | None = None
     """environments of each worker, instead of num_envs"""
     sampler: Literal["auto", "serial", "workers", "stream"] = "auto"
     """where rollouts come from (auto: with workers, `stream` for impala, else `workers`)"""
+    ranks: Annotated[int, Ge(1), Le(4096), BeforeValidator(_processes)] = 1
+    """learners with environments of their own that average their gradients (`auto`: one per CPU;
+    under torchrun as many as it has started); num_envs and num_workers are those of each"""
+    sync: Literal["auto", "local", "allreduce", "hogwild"] = "auto"
+    """what learners do with their gradients (auto: with ranks `allreduce`; `hogwild` is a3c's)"""
+    backend: Literal["auto", "shm", "gloo", "nccl"] = "auto"
+    """what sums go through (auto: memory within a host, gloo between hosts, nccl for GPUs)"""
+    init_method: str = "env://"
+    """where ranks meet, as torch.distributed has it: env://, file:///path or tcp://host:port"""
     rollout_steps: Count = 128
     """steps of each environment between two updates"""
     epochs: Count = 4
@@ -156,7 +168,7 @@ class Config:
     minibatches: Count | None = None
     """optimiser steps per pass (4 for ppo, 1 for the others)"""
     batch_size: Count | None = None
-    """rows of one minibatch, instead of their number"""
+    """rows of one minibatch over all ranks, instead of their number"""
     lr: Annotated[float, Ge(0)] = 3e-4
     """learning rate"""
     anneal_lr: bool = False
@@ -199,7 +211,9 @@ class Config:
     worker_timeout: Duration = "60s"
     """replace a worker that has made no step for this long, as if it had died"""
     max_restarts: Annotated[int, Ge(0), Le(10**6)] = 5
-    """give up when a worker fails more often than this without finishing a rollout"""
+    """give up when a worker, or the ranks, fail more often than this without finishing a rollout"""
+    rank_timeout: Duration = "120s"
+    """start all ranks again when one shows no sign of life for this long"""
     max_lag: Annotated[int, Ge(2), Le(10**6)] = 8
     """in a stream, wait for a rollout before it is this many updates old"""
 
@@ -236,6 +250,12 @@ class Config:
 
         return resolve(self.given, changes)
 
+    def at(self, output_dir: str) -> Config:
+        """The same run, in another place."""
+        moved = copy.copy(self)
+        vars(moved).update(output_dir=output_dir, given={**self.given, "output_dir": output_dir})
+        return moved
+
     @property
     def algorithm(self) -> PPO | A2C | IMPALA:
         """The hyper-parameters of the chosen algorithm."""
@@ -246,9 +266,34 @@ class Config:
         """The sampler, by name."""
         if self.sampler != "auto":
             return self.sampler
-        if not self.num_workers:
+        if not self.num_workers or self.sync == "hogwild":
             return "serial"
         return "stream" if self.algorithm.off_policy else "workers"
+
+    @property
+    def syncing(self) -> Literal["local", "allreduce", "hogwild"]:
+        """The sync, by name."""
+        if self.sync != "auto":
+            return self.sync
+        return "allreduce" if self.ranks > 1 else "local"
+
+    @property
+    def processes(self) -> int:
+        """Processes that a launcher starts; of a3c's, one watches."""
+        return self.num_workers + 1 if self.sync == "hogwild" else self.ranks
+
+    @property
+    def rank(self) -> int | None:
+        """Which of them this is; None if they have yet to be started, or there is but one."""
+        if self.processes == 1:
+            return None
+        name = "num_workers" if self.sync == "hogwild" else "ranks"
+        return launcher.rank(asked=self.given.get(name) is not None)
+
+    @property
+    def columns(self) -> int:
+        """Environments of one learner."""
+        return self.num_envs // (self.num_workers if self.sync == "hogwild" else 1)
 
     @property
     def env_name(self) -> str:
@@ -259,7 +304,7 @@ class Config:
     @property
     def minibatch_count(self) -> int:
         """Optimiser steps per pass, given either way."""
-        rows = self.num_envs * self.rollout_steps
+        rows = self.ranks * self.num_envs * self.rollout_steps
         return rows // self.batch_size if self.batch_size else self.minibatches or 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -297,6 +342,11 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
         "log_every": 20,
     },
 }
+ALIASES: dict[str, dict[str, Any]] = {
+    "a3c": {"algo": "a2c", "sync": "hogwild", "num_workers": "auto"},
+    "ddppo": {"algo": "ppo", "ranks": "auto"},
+}
+"""Names for ways of running an algorithm, which are resolved when a configuration is read."""
 BUDGETS = ("total_steps", "total_iters", "duration")
 DEFAULT_BUDGET = 1_000_000
 

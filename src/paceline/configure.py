@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from .config import (
     ALGORITHM_DEFAULTS,
+    ALIASES,
     BUDGETS,
     DEFAULT_BUDGET,
     Config,
@@ -20,6 +21,7 @@ from .config import (
 )
 from .config_files import load_file, plain
 from .errors import BadInput
+from .launcher import launched
 
 if TYPE_CHECKING:
     from .spaces import ActionSpec, ObservationSpec
@@ -40,7 +42,7 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     """Defaults, then the algorithm's, then the preset's, then each of `given`; then validation."""
     explicit: dict[str, Any] = {}
     for layer in given:
-        explicit = _over(explicit, plain(layer))
+        explicit = _over(explicit, _by_name(plain(layer)))
     algo = explicit.get("algo", Config.algo)
     preset = _preset(explicit)
     values = _over(ALGORITHM_DEFAULTS.get(str(algo), {}), preset)
@@ -51,6 +53,7 @@ def resolve(*given: Mapping[str, Any]) -> Config:
         values["preset"] = preset["preset"]
     if all(values.get(name) is None for name in BUDGETS):
         values["total_steps"] = DEFAULT_BUDGET
+    values |= _launched(explicit)
     try:
         config: Config = _adapter().validate_python(values)
         if spread := _spread(config, explicit):
@@ -69,24 +72,63 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     return config
 
 
+def _by_name(layer: dict[str, Any]) -> dict[str, Any]:
+    """With an alias replaced by what it stands for."""
+    alias = ALIASES.get(str(layer.get("algo")))
+    return layer if alias is None else alias | layer | {"algo": alias["algo"]}
+
+
+def _launched(explicit: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows from the number of processes that a launcher has started."""
+    hogwild = explicit.get("sync") == "hogwild"
+    name = "num_workers" if hogwild else "ranks"
+    wanted = explicit.get(name)
+    started = launched(asked=wanted is not None)
+    if started is None:
+        return {}
+    number = started - 1 if hogwild else started
+    if wanted not in (None, "auto", number, str(number)):
+        watching = ", of which one only watches" if hogwild else ""
+        raise BadInput(
+            f"{name} is {wanted}, and this is one of {started} processes that a launcher has "
+            f"started{watching}; leave it out"
+        )
+    return {name: number}
+
+
 def _spread(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
     """How many environments, or workers, follow from how many there are of the other."""
-    workers, each = config.num_workers, config.num_envs_per_worker
+    found = {}
+    workers, each, envs = config.num_workers, config.num_envs_per_worker, config.num_envs
+    if explicit.get("num_workers") == "auto" and config.ranks > 1:  # which have the CPUs in common
+        workers = found["num_workers"] = max(1, workers // config.ranks)
     if each and workers and explicit.get("num_envs") is None:
-        return {"num_envs": workers * each}
-    if workers and config.num_envs % workers and explicit.get("num_workers") == "auto":
-        return {"num_workers": max(n for n in range(1, workers) if config.num_envs % n == 0)}
-    return {}
+        return found | {"num_envs": workers * each}
+    if config.ranks > 1 and explicit.get("num_envs") is None:  # as many in all as were chosen
+        envs = found["num_envs"] = max(1, round(envs / config.ranks))
+    if workers and envs % workers and explicit.get("num_workers") == "auto":
+        found["num_workers"] = max(n for n in range(1, workers + 1) if envs % n == 0)
+    return found
 
 
 def _dividing(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
     """The nearest number of minibatches that fits, where nobody asked for the one that does not."""
-    rows = config.num_envs * config.rollout_steps
-    for name in ("minibatches", "batch_size"):
-        value = getattr(config, name)
-        if value and rows % value and explicit.get(name) is None and rows <= MOST_ROWS:
-            return {name: _nearest_divisor(rows, value) or 1}
+    rows, ranks = config.num_envs * config.rollout_steps, config.ranks
+    if rows > MOST_ROWS:
+        return {}
+    if config.minibatches and rows % config.minibatches and explicit.get("minibatches") is None:
+        return {"minibatches": _nearest_divisor(rows, config.minibatches) or 1}
+    size = config.batch_size
+    if size and not _shared_equally(config) and explicit.get("batch_size") is None:
+        each = max(1, round(size / ranks))
+        return {"batch_size": ranks * (_nearest_divisor(rows, each) or 1)}
     return {}
+
+
+def _shared_equally(config: Config) -> bool:
+    """Whether `batch_size` is the same number of rows of every rank, and divides them."""
+    rows, size = config.num_envs * config.rollout_steps, config.batch_size
+    return not size or (size % config.ranks == 0 and rows % (size // config.ranks) == 0)
 
 
 def fitted(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
@@ -181,10 +223,14 @@ def _check(config: Config) -> None:
             f"batch_size {config.batch_size} and minibatches {config.minibatches} say the same "
             "thing twice; give one of them"
         )
-    if config.batch_size and rows % config.batch_size:
+    if config.batch_size and not _shared_equally(config):
+        ranks, wanted = config.ranks, max(1, config.batch_size // config.ranks)
+        each = "" if ranks == 1 else f" on each of {ranks} ranks"
+        near = _nearest_divisor(rows, wanted)
+        nearest = f"the nearest that does is {near * ranks}" if near else "choose one that does"
         raise BadInput(
             f"batch_size {config.batch_size} does not divide the rollout of {config.num_envs} envs "
-            f"× {config.rollout_steps} steps = {rows} rows; {_divisor(rows, config.batch_size)}"
+            f"× {config.rollout_steps} steps = {rows} rows{each}; {nearest}"
         )
     if config.minibatches and rows % config.minibatches:
         raise BadInput(
@@ -203,6 +249,7 @@ def _check(config: Config) -> None:
             "or use --algo ppo"
         )
     _check_workers(config)
+    _check_ranks(config)
     if config.impala.c_bar > config.impala.rho_bar:
         raise BadInput(
             f"impala.c_bar is {config.impala.c_bar} and impala.rho_bar {config.impala.rho_bar}; "
@@ -213,10 +260,12 @@ def _check(config: Config) -> None:
 
 def _check_workers(config: Config) -> None:
     workers, envs, each = config.num_workers, config.num_envs, config.num_envs_per_worker
-    sampling = config.sampling
+    sampling: str = config.sampling
+    if config.sync == "hogwild":
+        sampling = "a3c"
     if sampling == "serial" and workers:
         raise BadInput(f"sampler is 'serial', which has no workers, and num_workers is {workers}")
-    if sampling != "serial" and not workers:
+    if sampling in ("workers", "stream") and not workers:
         raise BadInput(
             f"sampler is {sampling!r}, which needs workers; write --num-workers 2, or auto"
         )
@@ -242,6 +291,49 @@ def _check_workers(config: Config) -> None:
             f"learn, and {config.algo} takes them for its own; write --sampler workers, or "
             "--algo impala, which corrects for it"
         )
+
+
+def _check_ranks(config: Config) -> None:
+    ranks, sync = config.ranks, config.sync
+    if sync == "hogwild":
+        _check_hogwild(config)
+    elif sync == "local" and ranks > 1:
+        raise BadInput(f"sync is 'local', which is for one learner, and ranks is {ranks}")
+    scheme = config.init_method.partition("://")[0]
+    if scheme not in ("env", "file", "tcp"):
+        raise BadInput(
+            f"init_method is {config.init_method[:80]!r}: write env://, file:///a/path or "
+            "tcp://host:port"
+        )
+
+
+def _check_hogwild(config: Config) -> None:
+    """Learners that share weights without a lock take one small step at a time."""
+    if config.algo != "a2c":
+        raise BadInput(
+            f"sync is 'hogwild', which goes with a2c alone, as a3c, and algo is {config.algo!r}; "
+            "write --algo a3c, or --ranks for learners that wait for each other"
+        )
+    if config.ranks > 1:
+        raise BadInput(
+            f"a3c's learners are its workers, and ranks is {config.ranks}; write --num-workers "
+            f"{config.ranks}, or --algo a2c for ranks that average their gradients"
+        )
+    if config.sampler not in ("auto", "serial"):
+        raise BadInput(
+            f"sampler is {config.sampler!r}, and a3c's learners step their own environments; "
+            "leave it out"
+        )
+    if not config.num_workers:
+        raise BadInput("a3c's learners are its workers; write --num-workers 2, or auto")
+    for name in ("normalize_obs", "normalize_return"):
+        if getattr(config, name):
+            raise BadInput(
+                f"{name} takes learners that agree on what they have seen, and a3c's do not; "
+                "leave it off, or write --algo a2c with --ranks"
+            )
+    if config.device == "cuda":
+        raise BadInput("a3c's learners share memory, not a GPU; write --device cpu")
 
 
 def _divisor(rows: int, wanted: int) -> str:

@@ -104,6 +104,23 @@ class Console:
             self._live = None
 
 
+class Silence:
+    """Of a rank that is not the first only warnings are shown."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def say(self, text: str) -> None:
+        if text.startswith("warning: "):
+            print(f"rank {self._rank}: {text}", file=sys.stderr, flush=True)
+
+    def show(self, report: Report) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def _nowhere() -> TextIO:
     """Standard output may have been closed."""
     return Path(os.devnull).open("w", encoding="utf-8")

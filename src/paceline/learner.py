@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,10 @@ from .policy.normalize import ReturnScaler, RunningMoments
 from .rollout import Array, Rollout
 from .step import Objective, Step
 from .sync import Sync
+
+CHECK_EVERY = 50
+"""Updates after which ranks compare their weights."""
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,24 @@ class Learner:
         columns: int,
         device: torch.device,
     ) -> None:
-        self._algorithm, self._sync, self._plan, self._device = algorithm, sync, plan, device
+        self._algorithm, self.sync, self._plan, self._device = algorithm, sync, plan, device
         self.module = ActorCritic(network)
         self.module.initialize(plan.seed)
         self.module.to(device)
         self.flat = Flat(self.module, device)
-        objective = Objective(self.module, algorithm)
-        self._step = Step(objective, self.flat, optimizer, plan.max_grad_norm, plan.compiled)
+        self._shared = sync.share(self.flat.storage)
+        """what all ranks see; unless they share memory, `flat`'s own storage"""
+        self._step = Step(
+            Objective(self.module, algorithm),
+            self.flat,
+            optimizer,
+            plan.max_grad_norm,
+            plan.compiled,
+            self._shared[len(self._shared) - len(self.flat.weights) :],
+            sync.share,
+        )
+        self._alone = sync.size == 1 and self._own and algorithm.target_kl is None
+        """whether nobody has a say between a gradient and its application"""
         self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
         self._scaler = ReturnScaler(columns, plan.gamma) if plan.normalize_return else None
         self.version = 0
@@ -69,16 +85,26 @@ class Learner:
         """seconds spent waiting for other ranks, ever"""
 
     @property
+    def _own(self) -> bool:
+        return self._shared is self.flat.storage
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What `update` returns."""
+        rho = ("rho_mean",) if self._algorithm.off_policy else ()
+        return (*self._step.names, "explained_variance", *rho, "lr")
+
+    @property
     def weights(self) -> Array:
         """What actors need, as one array; on a CPU a view that changes with the next update."""
         return self.flat.published.numpy(force=True)
 
-    def update(self, rollout: Rollout, remaining: float) -> dict[str, float]:
+    def update(self, rollout: Rollout, remaining: float) -> Metrics:
         """Learn from one rollout; `remaining` falls from 1 to 0 over the run.
 
         If anything turns NaN or infinite, everything is put back as it was, and `Diverged` raised.
         """
-        before = self.state()
+        before = self.state() if self._own else None
         rows, metrics = self._judge(rollout)
         lr = self._plan.lr * (remaining if self._plan.anneal_lr else 1.0)
         means = self._descend(rows, rollout, remaining, lr)
@@ -86,7 +112,8 @@ class Learner:
         metrics["weights"] = float(self.flat.weights.sum())
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
-            self.restore(before)
+            if before is not None:
+                self.restore(before)
             raise Diverged(
                 f"{bad[0]} became {metrics[bad[0]]} in update {self.version + 1}; "
                 "a lower lr, or max_grad_norm, often helps, as does normalize_return"
@@ -94,9 +121,34 @@ class Learner:
         del metrics["weights"]
         self._observe(rollout)
         self.version += 1
+        self.refresh()
+        if self.sync.size > 1 and self.version % CHECK_EVERY == 0:
+            self.compare()
         return metrics
 
-    def _judge(self, rollout: Rollout) -> tuple[Rows, dict[str, float]]:
+    def refresh(self) -> None:
+        """Copy the weights that all processes share, if they do."""
+        if not self._own:
+            self.flat.storage.copy_(self._shared)
+
+    def follow(self, version: int) -> None:
+        """Number the next update after those that other processes have made."""
+        self._step.count += version - self.version
+        self.version = version
+
+    def compare(self) -> None:
+        """Make sure that all ranks have the same weights, to the bit."""
+        sums = self.sync.gather(zlib.crc32(self.flat.storage.numpy(force=True).data))
+        usual = max(sums, key=sums.count)
+        odd = [str(rank) for rank, found in enumerate(sums) if found != usual]
+        if odd:
+            raise Diverged(
+                f"after update {self.version} the weights of rank {', '.join(odd)} are not those "
+                f"of the other ranks (checksums {', '.join(f'{n:08x}' for n in sums)}); a faulty "
+                "machine, or hosts with different CPUs, can cause it"
+            )
+
+    def _judge(self, rollout: Rollout) -> tuple[Rows, Metrics]:
         """Values, targets and weights of every row, all T·B of them."""
         inputs = self.module.inputs(self._parts(rollout.obs))
         kept = rollout.steps * rollout.columns
@@ -116,13 +168,20 @@ class Learner:
             value=predicted[:kept],
             weight=self._tensor(rollout.valid.astype(np.float32)),
         )
-        metrics = {
-            "explained_variance": _explained_variance(value[:-1], targets.returns, rollout.valid)
-        }
-        if self._algorithm.off_policy:
-            rho = np.exp(np.minimum(log_ratio, 0.0))[rollout.valid]
-            metrics["rho_mean"] = float(rho.mean()) if len(rho) else 1.0
+        metrics = self._quality(rollout.valid, value[:-1], targets.returns, log_ratio)
         return self._filled(rows, rollout.valid.ravel()), metrics
+
+    def _quality(self, valid: Array, value: Array, returns: Array, log_ratio: Array) -> Metrics:
+        """How well values foresaw returns, and how far the policy was from the one that acted."""
+        truth, error = returns[valid].sum(-1), (returns - value)[valid].sum(-1)
+        _, var, count = self._moments(np.stack([truth, error], 1))
+        spread, unexplained = var.tolist()
+        metrics = {"explained_variance": 1.0 - unexplained / spread if spread > 0 else 0.0}
+        if self._algorithm.off_policy:
+            rho = np.exp(np.minimum(log_ratio, 0.0))[valid]
+            mean, _, _ = self._moments(rho[:, None])
+            metrics["rho_mean"] = float(mean[0]) if count else 1.0
+        return metrics
 
     def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:
         """Values of all observations, and where they are asked for log π − log μ of all actions."""
@@ -163,16 +222,17 @@ class Learner:
         plan, step, limit = self._plan, self._step, self._algorithm.target_kl
         size = len(rows.weight) // plan.minibatches
         total, made = torch.zeros(len(step.names), device=self._device), 0
-        alone = self._sync.size == 1 and limit is None
         for epoch in range(plan.epochs):
             shuffled = self._shuffled(rows, rollout, epoch)
             for minibatch in shuffled.split(size):
-                if alone:
+                if self._alone:
                     total += step.whole(minibatch, remaining, lr)
                 else:
                     self._sum(step.gradient(minibatch, remaining))
                     if limit is not None and step.mean_of("approx_kl") > 1.5 * limit:
                         return (total / max(made, 1)).tolist()
+                    if not self._own and not step.buffer.isfinite().all():
+                        return [math.nan] * len(total)  # nobody else is to learn from it
                     total += step.apply(lr)
                 made += 1
         return (total / made).tolist()
@@ -189,7 +249,7 @@ class Learner:
             rollout.columns,
             plan.blocks,
             plan.minibatches,
-            self._sync.rank * plan.blocks,
+            self.sync.rank * plan.blocks,
         )
         return rows.take(self._tensor(order))
 
@@ -227,7 +287,7 @@ class Learner:
 
     def _sum(self, buffer: torch.Tensor) -> None:
         began = time.perf_counter()
-        self._sync.sum(buffer)
+        self.sync.sum(buffer)
         self.t_sync += time.perf_counter() - began
 
     def _tensor(self, array: Array) -> torch.Tensor:
@@ -244,15 +304,25 @@ class Learner:
         }
 
     def warm_up(self, rollout: Rollout) -> float:
-        """Compile on a rollout of the right shapes, learning nothing; returns the seconds taken."""
-        began, before = time.perf_counter(), self.state()
-        self._descend(self._judge(rollout)[0], rollout, 1.0, 0.0)
-        self.restore(before)
+        """Compile for rollouts of this shape, learning nothing; returns the seconds taken."""
+        began, kept = time.perf_counter(), rollout.steps * rollout.columns
+        blank = torch.zeros(kept, device=self._device)
+        value = blank[:, None]
+        rows = Rows(
+            inputs=tuple(part[:kept] for part in self.module.inputs(self._parts(rollout.obs))),
+            action=self._tensor(rollout.action),
+            logp=blank,
+            advantage=blank,
+            returns=value,
+            value=value,
+            weight=blank,
+        )
+        self._step.prepare(next(rows.split(kept // self._plan.minibatches)), self._alone)
         return time.perf_counter() - began
 
     def state(self) -> dict[str, Any]:
         """A copy of everything that the next update depends on."""
-        arrays = {"storage": self.flat.storage.numpy(force=True).copy()}
+        arrays = {"storage": self._shared.numpy(force=True).copy()}
         for number, moment in enumerate(self._step.moments):
             arrays[f"moment{number}"] = moment.numpy(force=True).copy()
         arrays["counts"] = np.array([self.version, self._step.count])
@@ -270,22 +340,17 @@ class Learner:
         for prefix, moments in (("obs.", self._obs_moments), ("return.", scaler)):
             if moments is not None and f"{prefix}mean" in arrays:
                 moments.restore({k: arrays[prefix + k] for k in ("count", "mean", "var")})
+        self._shared.copy_(self.flat.storage)
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Go back to what `state()` gave."""
         if arrays["counts"].min() < 0:
             raise ValueError(f"its counts are {arrays['counts'].tolist()}")
-        self.flat.storage.copy_(torch.from_numpy(arrays["storage"]))
+        self._shared.copy_(torch.from_numpy(arrays["storage"]))
+        self.refresh()
         for number, moment in enumerate(self._step.moments):
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
         self.version, self._step.count = (int(count) for count in arrays["counts"])
         for prefix, statistics in (("obs.", self._obs_moments), ("return.", self._scaler)):
             if statistics is not None:
                 statistics.restore(part(prefix, arrays))
-
-
-def _explained_variance(value: Array, returns: Array, valid: Array) -> float:
-    """1 − Var(return − value) / Var(return); 0 where the returns do not vary."""
-    truth, error = returns[valid], (returns - value)[valid]
-    spread = float(truth.var()) if truth.size else 0.0
-    return 1.0 - float(error.var()) / spread if spread > 0 else 0.0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import select
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +22,8 @@ import psutil
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Set before torch is imported, or it makes a directory of its own choice in /tmp."""
 CGROUPS = Path("/sys/fs/cgroup")
+ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
+"""Whether other cores see writes in the order in which they were made."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -108,6 +113,32 @@ def compiled_cache() -> str:
     """Where compiled steps are kept from one run to the next."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return str(Path(base) / "paceline" / "compiled")
+
+
+def nameless_file() -> int:
+    """Descriptor of a file that no directory knows."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("paceline", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def end_with(pid: int) -> None:
+    """End this process as soon as another has ended, whatever it is doing."""
+
+    def watch() -> None:
+        try:
+            poll, other = select.poll(), os.pidfd_open(pid)
+            poll.register(other, select.POLLIN)
+            poll.poll()
+        except ProcessLookupError:
+            pass
+        except (AttributeError, OSError):  # not on this system
+            while psutil.pid_exists(pid):
+                time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def limit_threads(threads: int) -> None:

@@ -69,6 +69,8 @@ class Report:
     """mean return of the last 100 episodes"""
     fraction: float = field(default=0.0, metadata={"written": False})
     """share of the budget that is spent"""
+    stopping: bool = field(default=False, metadata={"written": False})
+    """whether any rank has been told to stop: leave the loop"""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that are written; what is no number becomes null."""

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint, evaluation
+from . import checkpoint, evaluation, shards
 from .agent import Agent, network_facts
-from .arrays import prefixed
 from .build import Parts
 from .config import Config
 from .errors import PacelineError, StoppedEarly
@@ -21,6 +20,7 @@ from .metrics import JsonLines, Report, TensorBoard
 from .ring import Progress
 from .rollout import Array
 from .rundir import EVALUATION, METRICS, fixed
+from .sync.beat import beating
 
 log = logging.getLogger("paceline")
 
@@ -31,14 +31,20 @@ LONG_REPLAY = 1_000_000
 
 
 class Recorder:
-    """Writes metrics, evaluates, and saves checkpoints. A context manager."""
+    """Writes metrics, evaluates, and saves checkpoints. A context manager.
+
+    Every rank has one, since a checkpoint takes all of them; but rank 0 alone decides and writes.
+    """
 
     def __init__(self, config: Config, folder: Path, parts: Parts, progress: Progress) -> None:
         self._config, self._folder, self._parts, self._progress = config, folder, parts, progress
-        paths = [folder / METRICS, *([Path(config.log_jsonl)] if config.log_jsonl else [])]
-        self._lines = [JsonLines(path) for path in paths]
+        self._writes = parts.sync.rank == 0
+        self._lines: list[JsonLines] = []
         self._board = None
-        if config.track == "tensorboard":
+        if self._writes:
+            paths = [folder / METRICS, *([Path(config.log_jsonl)] if config.log_jsonl else [])]
+            self._lines = [JsonLines(path) for path in paths]
+        if self._writes and config.track == "tensorboard":
             purge = progress.steps + 1 if progress.iter else None
             self._board = TensorBoard(folder / "events", purge)
         self._steps, self._saved_at = progress.steps, time.monotonic()
@@ -58,9 +64,26 @@ class Recorder:
 
     def record(self, report: Report) -> Report:
         """Evaluate if it is time; write the report; save if it is time."""
-        config, better, before = self._config, False, self._progress.best
+        before, better, due = self._progress.best, False, False
+        if self._writes:
+            report, better = self._written(report)
+            due = better or self._timely(report)
+        self._steps = report.steps
+        if not self._any(due):
+            return report
+        saved = self._save(report.eval_return)
+        if better and saved:
+            self._try("best", lambda: checkpoint.mark_best(saved))
+        elif better:
+            self._progress.best = before
+        self._prune()
+        return report
+
+    def _written(self, report: Report) -> tuple[Report, bool]:
+        """The report with its evaluation, if it was time; and whether that was the best so far."""
+        better, best = False, self._progress.best
         try:
-            if _due(config.eval_every, self._steps, report.steps):
+            if _due(self._config.eval_every, self._steps, report.steps):
                 report = replace(report, eval_return=self._evaluate().mean)
         finally:  # an evaluation that fails takes nothing away from what was learnt
             for lines in self._lines:
@@ -69,31 +92,31 @@ class Recorder:
                 self._board.write(report)
         score = report.eval_return
         if score is not None:
-            better = before is None or score > before
-            best = ", the best so far" if better else ""
-            log.info("evaluation after %s steps: mean %.2f%s", f"{report.steps:,}", score, best)
+            better = best is None or score > best
+            said = ", the best so far" if better else ""
+            log.info("evaluation after %s steps: mean %.2f%s", f"{report.steps:,}", score, said)
             if self._board is not None:
                 self._board.evaluation(report.steps, score)
-        timely = (
-            _due(config.save_every, self._steps, report.steps)
-            if config.save_every
-            else time.monotonic() - self._saved_at >= SAVE_SECONDS
-        )
         if better:
-            self._progress.best = report.eval_return
-        if better or timely:
-            saved = self._save(report.eval_return)
-            if better and saved:
-                self._try("best", lambda: checkpoint.mark_best(saved))
-            elif better:
-                self._progress.best = before
-            checkpoint.prune(self._folder / "checkpoints", config.keep)
-        self._steps = report.steps
-        return report
+            self._progress.best = score
+        return report, better
+
+    def _timely(self, report: Report) -> bool:
+        """Whether a checkpoint is due."""
+        if self._config.save_every:
+            return _due(self._config.save_every, self._steps, report.steps)
+        return time.monotonic() - self._saved_at >= SAVE_SECONDS
+
+    def _any(self, flag: bool) -> bool:
+        """What rank 0 has decided."""
+        sync = self._parts.sync
+        return flag if sync.size == 1 else not sync.all(not flag)
 
     def finish(self) -> None:
         """The budget is spent: the last checkpoint, and the evaluation of what was learnt."""
         self._save_at_last()
+        if not self._writes:
+            return
         result = self._evaluate()
         log.info(
             "evaluation: mean %.2f ± %.2f over %d episodes, 95%% interval %.2f to %.2f",
@@ -107,18 +130,20 @@ class Recorder:
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""
         self._save_at_last()
-        log.info("saved; go on with `paceline resume %s`", self._folder)
+        if self._writes:
+            log.info("saved; go on with `paceline resume %s`", self._folder)
 
     def fail(self, error: PacelineError) -> None:
-        """Keep the state before the iteration that failed."""
-        saved = self._save()
+        """Keep the state before the iteration that failed, if no other rank is needed for it."""
+        saved = self._save() if self._parts.sync.size == 1 else None
         if saved:
             error.args = (f"{error}\nthe last good state is in {saved}",)
 
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
         agent = Agent(parts.network, self._weights())
-        result = evaluation.run(agent, parts.world.make, config.eval_episodes)
+        with beating(parts.sync.pulse):
+            result = evaluation.run(agent, parts.world.make, config.eval_episodes)
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None
         result = replace(result, checkpoint=saved, env_id=config.env_name)
@@ -129,18 +154,16 @@ class Recorder:
 
     def _save(self, evaluated: float | None = None) -> Path | None:
         """A checkpoint of this moment; None where the disk refused it, which is said."""
-        parts, progress = self._parts, self._progress
-        sampler = parts.sampler.state()
-        if not sampler or self._saved_iter == progress.iter:
-            return self._folder / "checkpoints" / f"{progress.iter:08d}" if sampler else None
-        replay = sum(len(v) for name, v in sampler.items() if name.endswith(".actions"))
-        if replay > LONG_REPLAY and not self._announced:
-            self._announced = True
-            log.warning("a resume from here would first replay %s steps", f"{replay:,}")
-        weights = self._weights()
+        progress, folder = self._progress, self._folder / "checkpoints"
+        if self._saved_iter == progress.iter:
+            return folder / f"{progress.iter:08d}"
+        arrays = self._state()
+        if arrays is None or not self._writes:
+            self._saved_iter = progress.iter
+            return None
         content = checkpoint.Checkpoint(
-            weights=weights,
-            arrays=prefixed("learner.", parts.learner.state()) | prefixed("sampler.", sampler),
+            weights=self._weights(),
+            arrays=arrays,
             facts={
                 "iter": progress.iter,
                 "steps": progress.steps,
@@ -148,16 +171,31 @@ class Recorder:
                 "recent": list(progress.recent),
                 "best": progress.best,
                 "evaluated": evaluated,
-                "network": network_facts(parts.network),
+                "network": network_facts(self._parts.network),
                 "config": fixed(self._config),
             },
         )
-        folder = self._folder / "checkpoints"
         saved = self._try("checkpoints", lambda: checkpoint.save(folder, progress.iter, content))
         self._saved_at = time.monotonic()
         if saved is not None:
             self._saved_iter = progress.iter
         return saved
+
+    def _state(self) -> dict[str, Array] | None:
+        """The state of all ranks, for the one that writes; None before the first rollout."""
+        parts, sync = self._parts, self._parts.sync
+        sampler = parts.sampler.state() if parts.sampler is not None else {}
+        if sampler is None:
+            return None
+        self._announce(sampler)
+        own = shards.own(parts.learner.state(), sampler, sync.rank)
+        return shards.joined(sync.gather(own) if sync.size > 1 else [own])
+
+    def _announce(self, sampler: dict[str, Any]) -> None:
+        replay = sum(len(v) for name, v in sampler.items() if name.endswith(".actions"))
+        if replay > LONG_REPLAY and not self._announced:
+            self._announced = True
+            log.warning("a resume from here would first replay %s steps", f"{replay:,}")
 
     def _weights(self) -> dict[str, Array]:
         """Copies, by name."""
@@ -165,12 +203,16 @@ class Recorder:
         return {name: weight.numpy(force=True).copy() for name, weight in named.items()}
 
     def _save_at_last(self) -> None:
-        if self._save() is None:
+        if self._save() is None and self._writes:
             raise StoppedEarly(
                 "the last checkpoint could not be written; earlier ones are whole: free some "
                 f"space, then `paceline resume {self._folder}`"
             )
-        checkpoint.prune(self._folder / "checkpoints", self._config.keep)
+        self._prune()
+
+    def _prune(self) -> None:
+        if self._writes:
+            checkpoint.prune(self._folder / "checkpoints", self._config.keep)
 
     def _try(self, name: str, write: Callable[[], Any]) -> Any:
         """A disk that is full or gone is reported, and training goes on."""

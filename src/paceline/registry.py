@@ -26,6 +26,8 @@ SAMPLERS: Registry = {
 }
 SYNCS: Registry = {
     "local": ("paceline.sync.local:Local", "one learner, nothing to agree on"),
+    "allreduce": ("paceline.sync.allreduce:Allreduce", "ranks that add up their gradients"),
+    "hogwild": ("paceline.sync.hogwild:Hogwild", "shared weights without locks: for a3c"),
 }
 
 

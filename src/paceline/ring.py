@@ -6,15 +6,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .config import Config, seconds
-from .learner import Learner
+from .learner import Learner, Metrics
 from .machine import Usage
 from .metrics import Report
-from .rollout import Array, Rollout
+from .rollout import Array, Episode, Rollout
 from .samplers import Sampler
 from .sync import Sync
+
+if TYPE_CHECKING:
+    from .sync.hogwild import Hogwild
 
 RECENT = 100
 
@@ -79,40 +84,93 @@ def ring(
 ) -> Iterator[Report]:
     """Train until the budget is spent; `progress` is kept up to date in place.
 
-    When `stopping()`, the report comes at once instead of after `log_every` iterations.
+    When `stopping()` on any rank, the report comes at once instead of after `log_every` iterations.
     """
-    meter = Meter(progress, learner, sampler)
+    meter = Meter(progress, learner, sync)
     while (spent := budget.fraction(progress)) < 1.0:
         meter.begin()
         rollout = sampler.collect()
         meter.collected()
         lag = learner.version - rollout.version
         metrics = learner.update(rollout, 1.0 - spent)
+        stop = meter.learned(rollout, lag, metrics, sampler, stopping())
+        learner.follow(progress.iter)
         sampler.publish(learner.weights, learner.version)
-        meter.learned(rollout, lag, metrics, sum(sync.gather(int(rollout.valid.sum()))))
         fraction = budget.fraction(progress)
-        if progress.iter % log_every == 0 or fraction >= 1.0 or stopping():
-            yield meter.report(fraction, sync.size)
+        if progress.iter % log_every == 0 or fraction >= 1.0 or stop:
+            yield meter.report(fraction, stop)
+
+
+def watch(
+    learner: Learner,
+    sync: Hogwild,
+    budget: Budget,
+    progress: Progress,
+    log_every: int,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Iterator[Report]:
+    """What the ring yields, from beside it: others collect and learn until the budget is spent."""
+    meter = Meter(progress, learner, sync)
+    at_work = True
+    while at_work:
+        at_work = sync.pause()
+        over = budget.fraction(progress) >= 1.0
+        stop = meter.listened(over or stopping()) and not over
+        learner.follow(progress.iter)
+        if meter.iters >= log_every or stop or (meter.iters and not at_work):
+            learner.refresh()
+            yield meter.report(budget.fraction(progress), stop)
+
+
+SUMS = (
+    "iters",
+    "time",
+    "steps",
+    "stop",
+    "rollout",
+    "learn",
+    "sync",
+    "wait",
+    "lag",
+    "restarts",
+    "env_restarts",
+    "memory",
+    "cpu",
+)
+"""What ranks tell each other of an iteration, before the learner's metrics.
+
+Of iterations that ranks make together each tells its share, so that a sum is their mean; of what
+has been read off, such as memory, by how much it has changed.
+"""
+LASTING = ("restarts", "env_restarts", "memory", "cpu")
 
 
 class Meter:
-    """Times the ring's phases and gathers what a report says about the iterations it covers."""
+    """Times the ring's phases, and adds up over all ranks what a report says of its iterations."""
 
-    def __init__(self, progress: Progress, learner: Learner, sampler: Sampler) -> None:
-        self._progress, self._learner, self._sampler = progress, learner, sampler
+    def __init__(self, progress: Progress, learner: Learner, sync: Sync) -> None:
+        self._progress, self._learner, self._sync = progress, learner, sync
         self._usage = Usage()
-        self._began = time.perf_counter() - progress.time
-        self._reported = self._mark = time.perf_counter()
+        self._names = (*SUMS, *learner.metric_names)
+        self._told = dict.fromkeys(LASTING, 0.0)
+        self._total = dict.fromkeys(self._names, 0.0)
+        self._reported = self._mark = self._clock = time.perf_counter()
+        self._rollout = 0.0
+        self._synced, self._waited = learner.t_sync, 0.0
         self._clear()
 
     def _clear(self) -> None:
-        self._iters = self._steps = 0
-        self._rollout = self._learn = 0.0
-        self._sync_before, self._wait_before = self._learner.t_sync, self._sampler.t_wait
-        self._lag_sum, self._lag_max = 0.0, 0
-        self._metrics: dict[str, float] = {}
+        for name in self._names:
+            if name not in LASTING:
+                self._total[name] = 0.0
+        self._lag_max = 0
         self._returns: list[float] = []
         self._lengths: list[int] = []
+
+    @property
+    def iters(self) -> int:
+        """Iterations since the last report."""
+        return round(self._total["iters"])
 
     def begin(self) -> None:
         """An iteration begins."""
@@ -121,58 +179,95 @@ class Meter:
     def collected(self) -> None:
         """A rollout has come in; learning begins."""
         now = time.perf_counter()
-        self._rollout += now - self._mark
-        self._mark = now
+        self._rollout, self._mark = now - self._mark, now
 
-    def learned(self, rollout: Rollout, lag: Array, metrics: dict[str, float], steps: int) -> None:
-        """An update has been made from `steps` steps over all ranks, with weights `lag[B]` old."""
-        now, progress = time.perf_counter(), self._progress
-        self._learn += now - self._mark
-        for name, value in metrics.items():
-            self._metrics[name] = self._metrics.get(name, 0.0) + value
-        for episode in rollout.episodes:
+    def learned(
+        self, rollout: Rollout, lag: Array, metrics: Metrics, sampler: Sampler, stop: bool
+    ) -> bool:
+        """An update has been made with weights `lag[B]` old; whether any rank is to stop."""
+        share = 1.0 / self._sync.size
+        waited, self._waited = sampler.t_wait - self._waited, sampler.t_wait
+        synced, self._synced = self._learner.t_sync - self._synced, self._learner.t_sync
+        self._lag_max = max(self._lag_max, int(lag.max()))
+        memory, cpu = self._usage.read()
+        return self._hear(
+            {
+                "iters": share,
+                "steps": int(rollout.valid.sum()),
+                "stop": stop,
+                "rollout": share * self._rollout,
+                "learn": share * (time.perf_counter() - self._mark - synced),
+                "sync": share * synced,
+                "wait": share * waited,
+                "lag": share * float(lag.mean()),
+                **self._changed(sampler.restarts, sampler.env_restarts, memory, cpu),
+                **{name: share * value for name, value in metrics.items()},
+            },
+            rollout.episodes,
+        )
+
+    def listened(self, stop: bool) -> bool:
+        """Hear what others have done meanwhile; whether any of them is to stop."""
+        return self._hear({"stop": stop, **self._changed(0, 0, *self._usage.read())}, [])
+
+    def _changed(self, restarts: int, env_restarts: int, *usage: float | None) -> dict[str, float]:
+        now = dict(zip(LASTING, (restarts, env_restarts, *(u or 0.0 for u in usage)), strict=True))
+        before, self._told = self._told, now
+        return {name: now[name] - before[name] for name in LASTING}
+
+    def _hear(self, own: dict[str, float], episodes: list[Episode]) -> bool:
+        progress, now = self._progress, time.perf_counter()
+        if self._sync.rank == 0:  # whose clock is everybody's
+            own["time"] = now - self._clock
+        self._clock = now
+        sums = np.array([own.get(name, 0.0) for name in self._names])
+        total, episodes = self._sync.news(sums, episodes)
+        heard = dict(zip(self._names, total.tolist(), strict=True))
+        for name, value in heard.items():
+            self._total[name] += value
+        for episode in episodes:
             self._returns.append(episode.total)
             self._lengths.append(episode.length)
             progress.recent.append(episode.total)
-        self._lag_sum += float(lag.mean())
-        self._lag_max = max(self._lag_max, int(lag.max()))
-        self._iters += 1
-        self._steps += steps
-        progress.iter += 1
-        progress.steps += steps
-        progress.time = now - self._began
+        progress.iter += round(heard["iters"])
+        progress.steps += round(heard["steps"])
+        progress.time += heard["time"]
+        return heard["stop"] > 0
 
-    def report(self, fraction: float, world_size: int) -> Report:
+    def report(self, fraction: float, stop: bool) -> Report:
         """All since the last report; what the caller does with it counts to the next."""
-        now, n, progress = time.perf_counter(), self._iters, self._progress
+        now, n, progress, total = time.perf_counter(), self.iters, self._progress, self._total
         wall = now - self._reported
-        synced = self._learner.t_sync - self._sync_before
-        memory, cpu = self._usage.read()
-        values: dict[str, Any] = {name: total / n for name, total in self._metrics.items()}
+        values: dict[str, Any] = {name: total[name] / n for name in self._learner.metric_names}
+        mean = {name: total[name] / n for name in SUMS}
+        # Learners that do not wait for each other do more than one iteration at a time.
+        each = wall / n * (self._sync.world_size // self._sync.size)
+        busy = mean["rollout"] + mean["learn"] + mean["sync"]
         report = Report(
             time=progress.time,
             iter=progress.iter,
             steps=progress.steps,
-            steps_global=self._steps,
-            world_size=world_size,
-            fps=self._steps / wall,
+            steps_global=round(total["steps"]),
+            world_size=self._sync.world_size,
+            fps=total["steps"] / wall,
             t_iter=wall / n,
-            t_rollout=self._rollout / n,
-            t_learn=(self._learn - synced) / n,
-            t_sync=synced / n,
-            t_other=max(0.0, wall - self._rollout - self._learn) / n,
-            t_wait=(self._sampler.t_wait - self._wait_before) / n,
-            restarts=self._sampler.restarts,
-            env_restarts=self._sampler.env_restarts,
-            lag_mean=self._lag_sum / n,
-            lag_max=self._lag_max,
+            t_rollout=mean["rollout"],
+            t_learn=mean["learn"],
+            t_sync=mean["sync"],
+            t_other=max(0.0, each - busy),
+            t_wait=mean["wait"],
+            restarts=round(total["restarts"]),
+            env_restarts=round(total["env_restarts"]),
+            lag_mean=mean["lag"],
+            lag_max=int(self._sync.peak(self._lag_max)),
             episodes=len(self._returns),
             episode_return=_mean(self._returns),
             episode_length=_mean(self._lengths),
-            memory_mb=memory,
-            cpu_percent=cpu,
+            memory_mb=total["memory"],
+            cpu_percent=total["cpu"],
             recent_return=_mean(list(progress.recent)),
             fraction=fraction,
+            stopping=stop,
             **values,
         )
         self._reported = now

@@ -19,6 +19,7 @@ from .config_files import load_file
 from .configure import resolve
 from .errors import BadInput, StoppedEarly
 from .files import read_plain, replace_file, strange
+from .launcher import launch_name
 from .machine import Choices
 from .metrics import cut_back
 
@@ -44,6 +45,8 @@ CHANGEABLE = {
     "pin",
     "worker_timeout",
     "max_restarts",
+    "rank_timeout",
+    "init_method",
 }
 """What a resumed run may do differently: none of it alters learning."""
 
@@ -70,11 +73,22 @@ def refuse_to_lose(folder: Path, config: Config) -> None:
     """A directory that holds a run, or anything that one would replace, needs --overwrite."""
     _check_path("output_dir", str(folder))
     held = [name for name in OURS if (folder / name).exists()]
-    if held and not config.overwrite:
+    if held and not config.overwrite and not begun_by_this_launch(folder):
         raise BadInput(
             f"{folder} already holds a run ({held[0]}); go on with `paceline resume {folder}`, "
             "choose another --output-dir, or replace it with --overwrite"
         )
+
+
+def begun_by_this_launch(folder: Path) -> bool:
+    """Whether the ranks that began this run were started by the launcher that started this one."""
+    name = launch_name()
+    if name is None or not (folder / RUN).is_file():
+        return False
+    try:
+        return bool(json.loads(read_plain(folder / RUN, MOST_BYTES))["launch"] == name)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
@@ -92,6 +106,7 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
             **machine.description(),
             "choices": choices,
             "preset": config.preset,
+            "launch": launch_name(),
             "env_is_callable": callable(config.env_id),
             "encoder_is_callable": callable(config.encoder),
         }

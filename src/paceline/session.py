@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import logging
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from annotated_types import Ge, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from . import checkpoint, machine
-from .arrays import fitting, part
-from .build import Parts, build, warn_of_crowding, world_of
+from . import checkpoint, machine, shards
+from .arrays import fitting
+from .build import Parts, build, make_sync, warn_of_crowding, world_of
 from .config import Config
 from .configure import fitted
 from .errors import BadInput, Diverged, EnvironmentFailed
+from .launcher import launch_name
 from .machine import Choices
 from .metrics import Report
+from .ranks.launch import Job, launch
 from .recorder import Recorder
-from .ring import Budget, Progress, ring
+from .ring import Budget, Progress, ring, watch
 from .rundir import (
     CHANGEABLE,
     CONFIG,
+    begun_by_this_launch,
     claim,
     fixed,
     locked,
@@ -38,6 +43,7 @@ from .rundir import (
     run_config,
 )
 from .start import start_from
+from .sync import Sync
 
 log = logging.getLogger("paceline")
 
@@ -55,20 +61,41 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
     """Train, writing the run directory, and yield a report after every iteration or few.
 
     Leaving the loop early ends the run cleanly, with a checkpoint to resume from. Reports may be
-    seconds apart; when `stopping()` returns true the next comes after the current iteration.
+    seconds apart; when `stopping()` returns true the next comes after the current iteration. With
+    several ranks this process starts them, unless it is one of them, and yields rank 0's reports.
     """
-    if config.output_dir:
+    writes = config.rank in (None, 0)
+    if config.output_dir and writes:
         refuse_to_lose(Path(config.output_dir), config)
+    if config.processes > 1 and config.rank is None:
+        place = Path(config.output_dir) if config.output_dir else _new_folder(config)
+        job = Job("train", config.at(str(place)))
+        yield from launch(job, config, stopping)
+        return
+    with closing(make_sync(config)) as sync:
+        folder = _folder(config) if writes else None
+        going_on = folder if writes and _to_be_continued(folder) else None
+        if begun := sync.gather(going_on)[0]:
+            yield from _resume(begun, sync, stopping, {})
+        else:
+            yield from _train(config, folder, sync, stopping)
+
+
+def _train(
+    config: Config, folder: Path | None, sync: Sync, stopping: Callable[[], bool]
+) -> Iterator[Report]:
     world = world_of(config)
     config = fitted(config, world.obs_spec, world.act_spec)
-    with build(config, world=world) as parts:
+    _agree_on(config, sync)
+    with build(config, world=world, sync=sync) as parts, ExitStack() as stack:
         if config.init_from:
             start_from(config.init_from, parts)
-        folder = Path(config.output_dir) if config.output_dir else _new_folder(config)
-        with locked(folder):
+        if sync.rank == 0:
+            folder = folder or _new_folder(config)
+            stack.enter_context(locked(folder))
             claim(folder, config, asdict(parts.choices))
             _introduce(config, folder, parts)
-            yield from _record(config, folder, parts, Progress(), stopping)
+        yield from _record(config, folder or Path(), parts, Progress(), stopping)
 
 
 def resume(
@@ -78,36 +105,82 @@ def resume(
 
     The budget may be extended, and logging and evaluation changed; nothing that alters learning.
     """
-    folder = Path(run)
+    config, _ = _resumed_config(Path(run), changes)
+    if config.processes > 1 and config.rank is None:
+        yield from launch(Job("resume", str(Path(run).absolute()), changes), config, stopping)
+        return
+    with closing(make_sync(config)) as sync:
+        yield from _resume(Path(run), sync, stopping, changes)
+
+
+def _resume(
+    folder: Path, sync: Sync, stopping: Callable[[], bool], changes: dict[str, Any]
+) -> Iterator[Report]:
     config, choices = _resumed_config(folder, changes)
-    with locked(folder):
-        checkpoint.sweep(folder / "checkpoints")
-        with build(config, choices) as parts:
-            progress = Progress()
+    with ExitStack() as stack:
+        newest = None
+        if sync.rank == 0:
+            stack.enter_context(locked(folder))
+            checkpoint.sweep(folder / "checkpoints")
             if checkpoint.saved(folder / "checkpoints"):
-                progress = _restore(folder / "checkpoints", config, parts)
-            else:
-                log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
-                if config.init_from:
-                    start_from(config.init_from, parts)
+                newest = _newest(folder / "checkpoints")
+        found: tuple[Path, checkpoint.Checkpoint] | None = sync.gather(newest)[0]
+        parts = stack.enter_context(build(config, choices, sync=sync))
+        progress = Progress()
+        if found is not None:
+            progress = _restore(*found, config, parts)
+        else:
+            log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
+            if config.init_from:
+                start_from(config.init_from, parts)
+        if sync.rank == 0:
             rewind(folder, config, progress.iter)
             _introduce(config, folder, parts)
-            yield from _record(config, folder, parts, progress, stopping)
+        yield from _record(config, folder, parts, progress, stopping)
+
+
+def _folder(config: Config) -> Path | None:
+    """Where the run is to be; known before it begins only where somebody has said so."""
+    if config.output_dir:
+        return Path(config.output_dir)
+    name = launch_name()
+    return (
+        None if name is None else Path("runs") / f"{_stem(config)}-{zlib.crc32(name.encode()):08x}"
+    )
+
+
+def _to_be_continued(folder: Path | None) -> bool:
+    """Whether a launcher has started its ranks again, after some of them had gone."""
+    return folder is not None and begun_by_this_launch(folder) and (folder / CONFIG).exists()
+
+
+def _agree_on(config: Config, sync: Sync) -> None:
+    """Ranks that were started with other options would each learn something else."""
+    ours, *others = sync.gather(fixed(config))
+    for number, theirs in enumerate(others, 1):
+        for name, value in ours.items():
+            if theirs[name] != value:
+                raise BadInput(
+                    f"{name} is {value!r} on rank 0 and {theirs[name]!r} on rank {number}; start "
+                    "all ranks with the same options"
+                )
 
 
 def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     """What is about to run, and on what."""
-    choices = parts.choices
+    choices, sync = parts.choices, parts.sync
+    learners = f"{sync.world_size} learners ({sync.path}) × " if sync.path else ""
     preset = f"{config.algo} {config.preset}"
     if config.preset in GENERAL:
         preset = f"general defaults for {GENERAL[config.preset]} (--preset {config.preset})"
     elif config.preset in ("none", "auto"):
         preset = "none"
     log.info(
-        "%s on %s · %d envs × %d steps · seed %d · preset: %s",
-        config.algo,
+        "%s on %s · %s%d envs × %d steps · seed %d · preset: %s",
+        "a3c" if config.syncing == "hogwild" else config.algo,
         config.env_name,
-        config.num_envs,
+        learners,
+        config.columns,
         config.rollout_steps,
         config.seed,
         preset,
@@ -143,20 +216,19 @@ def _record(
 ) -> Iterator[Report]:
     """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
     budget = Budget.of(config)
-    reports = ring(
-        parts.sampler,
-        parts.learner,
-        parts.sync,
-        budget,
-        progress,
-        config.log_every,
-        stopping,
-    )
+    counted = budget, progress, config.log_every, stopping
+    if parts.sampler is None:
+        reports = watch(parts.learner, cast(Any, parts.sync), *counted)
+    else:
+        reports = ring(parts.sampler, parts.learner, parts.sync, *counted)
+    if parts.sync.world_size > parts.sync.size and parts.sync.rank:
+        yield from reports  # a learner that others watch leaves nothing behind by itself
+        return
     with Recorder(config, folder, parts, progress) as recorder:
         try:
             for report in reports:
                 yield recorder.record(report)
-            if budget.scored(progress.recent):
+            if budget.scored(progress.recent) and parts.sync.rank == 0:
                 log.info("the last episodes' mean return has reached %g", config.stop_at_return)
             recorder.finish()
         except GeneratorExit:
@@ -167,10 +239,15 @@ def _record(
             raise
 
 
+def _stem(config: Config) -> str:
+    name = config.env_name.replace(":", "-").replace("/", "-")
+    algo = "a3c" if config.syncing == "hogwild" else config.algo
+    return f"{name}-{algo}"
+
+
 def _new_folder(config: Config) -> Path:
     """A directory of its own under runs/, also for two runs of the same second."""
-    name = config.env_name.replace(":", "-").replace("/", "-")
-    stem = f"{name}-{config.algo}-{datetime.now():%Y%m%d-%H%M%S}"
+    stem = f"{_stem(config)}-{datetime.now():%Y%m%d-%H%M%S}"
     for number in count(1):
         folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
         try:
@@ -206,24 +283,30 @@ def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choi
     return config, choices
 
 
-def _restore(checkpoints: Path, config: Config, parts: Parts) -> Progress:
+def _newest(checkpoints: Path) -> tuple[Path, checkpoint.Checkpoint]:
+    """The newest whole checkpoint; damaged ones are set aside, and said."""
     path, found, problems = checkpoint.newest(checkpoints)
     for problem in problems:
         log.warning("damaged, passed over: %s", problem)
     checkpoint.set_aside(checkpoints, path)
-    facts = _checked(path, found.facts)
+    return path, found
+
+
+def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Parts) -> Progress:
+    facts, sync = _checked(path, found.facts), parts.sync
     for name, value in fixed(config).items():
         if facts["config"].get(name, value) != value:
             raise BadInput(
                 f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
                 "was made; put it back, since it alters what is learnt"
             )
-    began = time.perf_counter()
+    began, different = time.perf_counter(), []
     try:
-        learner = part("learner.", found.arrays)
+        learner, sampler = shards.taken(found.arrays, sync.rank, sync.size)
         fitting(learner, parts.learner.state())
         parts.learner.restore(learner)
-        different = parts.sampler.restore(part("sampler.", found.arrays))
+        if parts.sampler is not None and config.syncing != "hogwild":
+            different = parts.sampler.restore(sampler)
     except (ValueError, KeyError, OverflowError, MemoryError) as error:
         raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
     if different:
@@ -232,12 +315,14 @@ def _restore(checkpoints: Path, config: Config, parts: Parts) -> Progress:
             "a new episode, and the run goes on, but not exactly as it would have",
             ", ".join(map(str, different)),
         )
-    parts.sampler.publish(parts.learner.weights, parts.learner.version)
-    log.info("resuming from %s (%.1f s)", path, time.perf_counter() - began)
+    if parts.sampler is not None:
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
     progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
     progress.recent.extend(facts["recent"])
-    if facts["evaluated"] and facts["evaluated"] == facts["best"]:
-        checkpoint.mark_best(path)  # in case the run was killed before it could
+    if sync.rank == 0:
+        log.info("resuming from %s (%.1f s)", path, time.perf_counter() - began)
+        if facts["evaluated"] and facts["evaluated"] == facts["best"]:
+            checkpoint.mark_best(path)  # in case the run was killed before it could
     return progress
 
 

@@ -29,8 +29,10 @@ def start_from(source: str, parts: Parts) -> None:
                 f"run is {_short(ours[name])}; they have to be the same"
             )
     parts.learner.adopt(found.weights, part("learner.", found.arrays))
-    parts.sampler.publish(parts.learner.weights, parts.learner.version)
-    log.info("starting from the weights of %s", path)
+    if parts.sampler is not None:
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
+    if parts.sync.rank == 0:
+        log.info("starting from the weights of %s", path)
 
 
 def _short(value: object) -> str:

@@ -48,7 +48,11 @@ class Objective(nn.Module):
 
 
 class Step:
-    """Owns the gradient buffer and the optimiser's state."""
+    """Owns the gradient buffer and the optimiser's state.
+
+    Gradients are taken at `flat`'s weights; `target` is what the optimiser moves, which is the
+    same tensor unless several processes share it. `share` makes the optimiser's state.
+    """
 
     def __init__(
         self,
@@ -57,14 +61,17 @@ class Step:
         optimizer: Optimizer,
         max_grad_norm: float,
         compiled: bool,
+        target: Tensor | None = None,
+        share: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     ) -> None:
         self._objective, self._flat, self._optimizer = objective, flat, optimizer
+        self._target = flat.weights if target is None else target
         self._max_norm, self._compile = max_grad_norm, compiled
         self.names = ("loss", *objective.algorithm.terms, "grad_norm")
         """what `apply` returns"""
         self._size = len(flat.weights)
         self.buffer = flat.weights.new_zeros(self._size + len(self.names))
-        self.moments = [torch.zeros_like(flat.weights) for _ in range(optimizer.moments)]
+        self.moments = [share(torch.zeros_like(flat.weights)) for _ in range(optimizer.moments)]
         self.count = 0
         self._gradient: Compiled | None = None
         self._both: Compiled | None = None
@@ -89,13 +96,14 @@ class Step:
         inputs = [self._flat.weights, _scalar(remaining), *rows.tensors()]
         if self._gradient is None:
             self._gradient = compiled(self._pure_gradient, inputs)
-        return self.buffer.copy_(self._gradient(*inputs)[0])
+        self.buffer.copy_(self._gradient(*inputs)[0])
+        return self.buffer
 
     def apply(self, lr: float) -> Tensor:
         """Take one optimiser step; returns the mean of each term and the gradient's norm."""
         self.count += 1
         rate, floor = self._optimizer.numbers(lr, self.count)
-        tensors = [self.buffer, self._flat.weights, *self.moments]
+        tensors = [self.buffer, self._target, *self.moments]
         if not self._compile:
             with torch.no_grad():
                 return self._pure_move(rate, floor, *tensors)[0]
@@ -115,6 +123,18 @@ class Step:
         if self._both is None:
             self._both = compiled(functionalize(self._pure_whole), inputs)
         return self._both(*inputs)[0]
+
+    def prepare(self, rows: Rows, whole: bool) -> None:
+        """Compile for rows of this shape, for either way of taking a step; nothing is changed."""
+        numbers = [_scalar(1.0)] * 3
+        if whole:
+            inputs = [*numbers, self._flat.weights, *self.moments, *rows.tensors()]
+            self._both = compiled(functionalize(self._pure_whole), inputs)
+            return
+        inputs = [self._flat.weights, numbers[0], *rows.tensors()]
+        self._gradient = compiled(self._pure_gradient, inputs)
+        inputs = [*numbers[:2], self.buffer, self._target, *self.moments]
+        self._move = compiled(functionalize(self._pure_move), inputs)
 
     def mean_of(self, term: str) -> float:
         """A term's mean over the minibatch whose gradient is in the buffer."""

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from worlds import OBSERVATIONS
 
-from paceline.samplers.memory import ALIGNMENT, Memory, Plan, Weights, nameless_file
+from paceline.machine import nameless_file
+from paceline.samplers.memory import ALIGNMENT, Memory, Plan, Weights
 from paceline.spaces import action_spec, observation_spec
 
 pytestmark = pytest.mark.timeout(60)

@@ -26,8 +26,8 @@ class Sampler(Protocol):
     def publish(self, weights: Array, version: int) -> None:
         """Act with these weights from the next rollout on."""
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint needs to go on from the last `publish()`; empty at first.
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint needs to go on from the last `publish()`; None at first.
 
         A rollout that failed, or from which no update could be made, is thereby taken back.
         """

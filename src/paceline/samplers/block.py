@@ -132,7 +132,7 @@ def make_block(
 
 
 def packed(counters: Mark) -> tuple[Array, Mark]:
-    """Counters in one array, which is ten times as fast to send; and what does not fit into it."""
+    """Counters in one array, sent in less than half the time; and what does not fit into it."""
     rest = dict(counters)
     table = np.empty((len(COUNTERS) + 1, len(rest["total"])), np.int64)
     table[-1] = rest.pop("total").view(np.int64)
@@ -243,10 +243,11 @@ class Ledger:
                 raise ValueError(f"actions are {found.dtype} {found.shape}, for {needed} steps")
 
 
-def states(ledgers: Sequence[Ledger]) -> dict[str, Any]:
-    """The state of all blocks after the rollouts that were learnt from; empty before the first."""
+def states(ledgers: Sequence[Ledger]) -> dict[str, Any] | None:
+    """The state of all blocks after the rollouts that were learnt from; None before the first."""
+    if not all(ledger.published for ledger in ledgers):
+        return None
     found: dict[str, Any] = {}
-    if all(ledger.published for ledger in ledgers):
-        for number, ledger in enumerate(ledgers):
-            found |= prefixed(f"{number}.", ledger.state(ledger.published))
+    for number, ledger in enumerate(ledgers):
+        found |= prefixed(f"{number}.", ledger.state(ledger.published))
     return found

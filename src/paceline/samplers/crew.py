@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import EnvironmentFailed
-from ..rollout import Rollout
+from ..rollout import Pulse, Rollout, still
 from .block import Ledger, Mark, unpacked
 from .forkserver import Starter
 from .memory import Memory
@@ -90,9 +90,11 @@ class Crew:
         ledgers: list[Ledger],
         timeout: float,
         most_failures: int,
+        pulse: Pulse | None = None,
     ) -> None:
         self._starter, self._memory, self._file = starter, memory, memory_file
         self._timeout, self._most = timeout, most_failures
+        self._pulse = pulse or still()
         self._selector = selectors.DefaultSelector()
         self.workers = []
         for setup, ledger in zip(setups, ledgers, strict=True):
@@ -208,6 +210,7 @@ class Crew:
         if passed < TICK / 2:
             return
         self._looked = now
+        self._pulse[1] += 1  # a trainer that watches its workers is alive
         for worker in self.workers:
             pulse = tuple(self._memory.pulses[worker.setup.number])
             expected = bool(worker.orders) or (self._begun and not worker.ready)

@@ -12,11 +12,13 @@ import gymnasium as gym
 
 from ..envs.maker import World
 from ..errors import BadInput
+from ..machine import nameless_file
 from ..policy.network import NetworkSpec
+from ..rollout import Pulse
 from .block import Ledger
 from .crew import Crew
 from .forkserver import starter
-from .memory import Memory, Plan, nameless_file
+from .memory import Memory, Plan
 from .worker import Common, Setup
 
 PRELOAD = ["paceline.samplers.worker"]
@@ -32,14 +34,17 @@ def hire(
     num_envs: int,
     steps: int,
     seed: int,
+    first_column: int = 0,
     own_slots: int,
     cpus: list[list[int]],
     timeout: float,
     max_restarts: int,
+    pulse: Pulse | None = None,
 ) -> tuple[Crew, Memory]:
     """Start `workers` processes for `num_envs` columns.
 
-    Each has `own_slots` of its own; with none, all write their columns of one slot.
+    Each has `own_slots` of its own; with none, all write their columns of one slot. Columns are
+    numbered from `first_column`; `pulse` is where the trainer shows that it is watching them.
     """
     width = num_envs // workers
     plan = Plan(
@@ -59,7 +64,7 @@ def hire(
             common=common,
             number=number,
             num_envs=width,
-            first_column=number * width,
+            first_column=first_column + number * width,
             place=0 if own_slots else number * width,
             cpus=cpus[number],
         )
@@ -80,7 +85,7 @@ def hire(
         source = starter(PRELOAD + (PRELOAD_TORCH if network.needs_torch else []))
         stack.callback(source.close)
         ledgers = [Ledger(world, width) for _ in setups]
-        crew = Crew(source, memory, file, setups, ledgers, timeout, max_restarts)
+        crew = Crew(source, memory, file, setups, ledgers, timeout, max_restarts, pulse)
         stack.pop_all()
     return crew, memory
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import platform
-import tempfile
 import time
 import zlib
 from dataclasses import dataclass
@@ -17,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ..machine import ORDERED
 from ..rollout import Array, Rollout
 from ..spaces import ActionSpec, ObservationSpec
 
 ALIGNMENT = 64
 """A cache line: what two processes write must not share one."""
-ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
-"""Whether other cores see writes in the order in which they were made."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +70,6 @@ class Memory:
         if self._buffer is None:
             return np.empty((0,) * len(shape), dtype)
         return np.ndarray(shape, dtype, self._buffer, begin)
-
-
-def nameless_file() -> int:
-    """Descriptor of a file that no directory knows."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("paceline", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 class Weights:

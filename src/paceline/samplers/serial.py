@@ -8,7 +8,7 @@ from typing import Any
 from ..arrays import part
 from ..envs.maker import World
 from ..policy.network import NetworkSpec
-from ..rollout import Array, Rollout, still
+from ..rollout import Array, Pulse, Rollout, still
 from .block import Block, Ledger, make_block, states
 
 
@@ -49,7 +49,7 @@ class Serial:
             ledger.begin(block.mark())
         self._begun = True
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any] | None:
         return states(self._ledgers)
 
     def restore(self, state: dict[str, Any]) -> list[int]:
@@ -68,14 +68,23 @@ class Serial:
 
 
 def make_serial(
-    world: World, network: NetworkSpec, num_envs: int, steps: int, seed: int, blocks: int = 1
+    world: World,
+    network: NetworkSpec,
+    num_envs: int,
+    steps: int,
+    seed: int,
+    blocks: int = 1,
+    first_column: int = 0,
+    pulse: Pulse | None = None,
 ) -> Serial:
-    """Columns 0 … num_envs - 1 of a run, in blocks of equal size."""
+    """`num_envs` columns of a run, in blocks of equal size."""
     width = num_envs // blocks
+    pulse = pulse or still()
     made: list[Block] = []
     try:
         for number in range(blocks):
-            made.append(make_block(world, network, width, steps, seed, number * width, still()))
+            first = first_column + number * width
+            made.append(make_block(world, network, width, steps, seed, first, pulse))
     except BaseException:
         for block in made:
             block.close()

@@ -30,7 +30,7 @@ class Processes:
     def env_restarts(self) -> int:
         return self._crew.env_restarts
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any] | None:
         return states([worker.ledger for worker in self._crew.workers])
 
     def restore(self, state: dict[str, Any]) -> list[int]:

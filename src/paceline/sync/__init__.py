@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..rollout import Array, Episode, Pulse
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -11,9 +13,20 @@ if TYPE_CHECKING:
 class Sync(Protocol):
     rank: int
     size: int
+    """ranks that make every update together"""
+    pulse: Pulse
+    """this rank's signs of life, for the others to see"""
+
+    @property
+    def world_size(self) -> int:
+        """Learners of the run, whether or not they wait for each other."""
+
+    @property
+    def path(self) -> str:
+        """How ranks talk, for a reader; empty where there is nobody to talk to."""
 
     def share(self, tensor: Tensor) -> Tensor:
-        """A tensor that all ranks see, starting with rank 0's content."""
+        """A tensor that all ranks see, starting with rank 0's content; perhaps the same one."""
 
     def sum(self, buffer: Tensor) -> None:
         """Replace `buffer` by its sum over all ranks."""
@@ -24,5 +37,11 @@ class Sync(Protocol):
     def all(self, flag: bool) -> bool:
         """Whether `flag` holds on every rank."""
 
-    def barrier(self) -> None:
-        """Wait for every rank."""
+    def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
+        """What all ranks have to tell since the last time: `sums` added up, all their episodes."""
+
+    def peak(self, value: float) -> float:
+        """The largest `value` of any rank."""
+
+    def close(self) -> None:
+        """Leave; whoever still waits for this rank is not held up."""

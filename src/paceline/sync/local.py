@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..rollout import Array, Episode, Pulse, still
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
 class Local:
     rank = 0
     size = 1
+    world_size = 1
+    path = ""
+
+    def __init__(self) -> None:
+        self.pulse: Pulse = still()
 
     def share(self, tensor: Tensor) -> Tensor:
         return tensor
@@ -24,5 +31,11 @@ class Local:
     def all(self, flag: bool) -> bool:
         return flag
 
-    def barrier(self) -> None:
+    def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
+        return sums, episodes
+
+    def peak(self, value: float) -> float:
+        return value
+
+    def close(self) -> None:
         pass

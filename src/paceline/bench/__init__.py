@@ -1,0 +1,1 @@
+"""Measuring what ways of running cost and gain."""

@@ -1,0 +1,70 @@
+"""Training runs as a user would start them: processes that are gone when their block is left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ..errors import PacelineError
+from ..samplers.forkserver import end_with_parent
+
+GRACE = 30.0
+"""Seconds that a run has for its end before it is killed."""
+LAST_LINES = 8
+
+
+class RunFailed(PacelineError):
+    """A training run that ended with an error; its exit code becomes ours."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.exit_code = code
+
+
+def train(options: Mapping[str, str], copies: int, scratch: Path) -> list[Path]:
+    """Run `copies` of one training at the same time, to the end; their run directories."""
+    folders = [scratch / str(number) for number in range(copies)]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_started(options, folder)) for folder in folders]
+        for process, folder in zip(processes, folders, strict=True):
+            if code := process.wait():
+                raise RunFailed(_cause(_errors(folder), code), code if code > 0 else 128 - code)
+    return folders
+
+
+@contextmanager
+def _started(options: Mapping[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`paceline train` into `folder`, in a session of its own: Ctrl-C is for us to pass on."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    with _errors(folder).open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paceline", "train", f"--output-dir={folder}", *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+            preexec_fn=end_with_parent if sys.platform == "linux" else None,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _errors(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.stderr")
+
+
+def _cause(errors: Path, code: int) -> str:
+    lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    ended = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
+    return "\n".join([f"a training run {ended}; it said last:", *lines[-LAST_LINES:]])

@@ -1,0 +1,205 @@
+"""From the arguments of `paceline scale` to a plan; all that can be refused is refused here."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..config import BUDGETS, Config
+from ..config_files import load_file
+from ..configure import fitted, resolve
+from ..errors import BadInput
+from ..flags import Parser, config_parser, nested
+
+ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
+"""Budgets that leave it to another when a run ends."""
+SETTINGS = {"track": "none", "eval_episodes": "1"}
+INSTEAD = {
+    **dict.fromkeys(BUDGETS, "say how long a run is measured with --iters or --seconds"),
+    "stop_at_return": "write --target-return to measure the time until then",
+    "log_jsonl": "the metrics of every run are in logs/",
+    "num_envs_per_worker": "write --num-envs, which --weak multiplies by the workers",
+}
+"""What scale says to its runs, and how to say it to scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured, and how."""
+
+    kind: str
+    """`ranks` or `workers`"""
+    counts: list[int]
+    weak: bool
+    repeats: int
+    warmup: int
+    iters: int | None
+    """measured in each run; None: as many as `seconds` take"""
+    seconds: float
+    target: float | None
+    folder: Path
+    base: Config
+    """the training on one process"""
+    given: dict[str, str]
+    """options of every run"""
+    limits: dict[str, str]
+    """budgets of the runs to the target return"""
+    lifted: dict[str, str]
+    """budgets of the configuration's file, made endless for all other runs"""
+
+    @property
+    def alone(self) -> int:
+        """The count at which a run is one process."""
+        return 1 if self.kind == "ranks" else 0
+
+    def num_envs(self, count: int) -> int:
+        """Over all ranks or workers."""
+        return self.base.num_envs * (max(count, 1) if self.weak else 1)
+
+    def options(self, count: int, repeat: int = 0) -> dict[str, str]:
+        """Of a training run at this count, all but its budget."""
+        if self.kind == "workers":
+            shape = {"num_workers": count, "num_envs": self.num_envs(count)}
+        else:
+            shape = {"ranks": count, "num_envs": self.num_envs(count) // count}
+            if self.base.batch_size:  # of one process; its minibatches are shared like its rows
+                shape["minibatches"] = self.base.minibatch_count
+        shape["seed"] = self.base.seed + repeat
+        return self.given | {name: str(value) for name, value in shape.items()}
+
+
+def plan_of(arguments: list[str]) -> Plan:
+    """What these arguments ask for."""
+    given = _parser().parse(arguments)
+    kind, counts = _counted(given)
+    own = {name: given.pop(name) for name in ("weak", "repeats", "iters", "seconds")}
+    warmup, target = given.pop("warmup_iters"), given.pop("target_return")
+    limits = {n: given.pop(n) for n in BUDGETS if n in given and target is not None}
+    for name in INSTEAD.keys() & given.keys():
+        flag = f"--{name.replace('_', '-')}"
+        raise BadInput(
+            f"{flag} is {given[name]!r}, and scale sets it for its runs: {INSTEAD[name]}"
+        )
+    place, overwrite = given.pop("output_dir", None), given.pop("overwrite", "false") == "true"
+    file = load_file(given["config"]) if "config" in given else {}
+    base = _base(file, given, kind)
+    if base.compile == "auto":  # by the length of a run, which should not decide here
+        given["compile"] = "off"
+    if kind == "ranks":
+        given.pop("batch_size", None)
+    plan = Plan(
+        kind=kind,
+        counts=counts,
+        warmup=warmup,
+        target=target,
+        folder=Path(place) if place else _new_folder(base),
+        base=base,
+        given=given | SETTINGS,
+        limits=limits,
+        lifted={name: ENDLESS[name] for name in BUDGETS if file.get(name) is not None},
+        **own,
+    )
+    _check(plan, file)
+    _refuse_to_lose(plan.folder, overwrite)
+    return plan
+
+
+def _parser() -> Parser:
+    """Takes every option of `train` beside its own; `--ranks` and `--num-workers` as lists."""
+    parser = config_parser()
+    parser.add_argument("--weak", action="store_true", default=False)
+    parser.add_argument("--repeats", type=_whole, default=3)
+    parser.add_argument("--warmup-iters", type=lambda text: _whole(text, 0), default=5)
+    parser.add_argument("--iters", type=_whole, default=None)
+    parser.add_argument("--seconds", type=lambda text: _number(text, 0.1), default=5.0)
+    parser.add_argument("--target-return", type=_number, default=None)
+    if "--ranks" not in parser._option_string_actions:
+        parser.add_argument("--ranks")
+    return parser
+
+
+def _whole(text: str, least: int = 1) -> int:
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
+        raise ArgumentTypeError(f"{text!r} should be a whole number from {least} on, such as 5")
+    return int(text)
+
+
+def _number(text: str, least: float = -math.inf) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= least):
+        raise ArgumentTypeError(f"{text!r} should be a number, such as 10")
+    return value
+
+
+def _counted(given: dict[str, Any]) -> tuple[str, list[int]]:
+    """What is counted, and the counts in order."""
+    ranks, workers = given.pop("ranks", None), given.pop("num_workers", None)
+    if (ranks is None) == (workers is None):
+        raise BadInput(
+            "say what is counted, and one thing only: --ranks 1,2 for data-parallel ranks, or "
+            "--num-workers 1,2 for processes that sample"
+        )
+    kind, text = ("workers", workers) if ranks is None else ("ranks", ranks)
+    flag = "--ranks" if kind == "ranks" else "--num-workers"
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text):
+        raise BadInput(f"{flag} is {text!r}: write whole numbers and commas, such as {flag} 1,2,4")
+    counts = sorted({int(part) for part in text.split(",")})
+    if kind == "ranks" and not counts[0]:
+        raise BadInput(f"{flag} is {text!r}: there is always one rank; write such as {flag} 1,2")
+    return kind, counts
+
+
+def _base(file: Mapping[str, Any], flags: Mapping[str, Any], kind: str) -> Config:
+    """The training on one process, with what suits its environment filled in."""
+    from ..envs.maker import look_at
+
+    replaced = ("ranks",) if kind == "ranks" else ("num_workers", "num_envs_per_worker")
+    file = {name: value for name, value in file.items() if name not in replaced}
+    config = resolve(file, _nested(flags))
+    world = look_at(config.env_id, **vars(config.env))
+    return fitted(config, world.obs_spec, world.act_spec)
+
+
+def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return nested({name: value for name, value in flags.items() if name != "config"})
+
+
+def _check(plan: Plan, file: Mapping[str, Any]) -> None:
+    """Every run's configuration, before the first begins."""
+    envs = plan.base.num_envs
+    for count in plan.counts:
+        if not plan.weak and envs % max(count, 1):
+            whole = math.lcm(*(max(n, 1) for n in plan.counts))
+            raise BadInput(
+                f"num_envs {envs} can't be shared equally by {count} {plan.kind}; leave {count} "
+                f"out, or write --num-envs {-(-envs // whole) * whole}"
+            )
+        resolve(file, _nested(plan.options(count)))
+
+
+def _refuse_to_lose(folder: Path, overwrite: bool) -> None:
+    try:
+        held = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None
+    if held and not overwrite:
+        raise BadInput(
+            f"--output-dir {folder} is not empty ({held[0]}); choose another, or replace the "
+            "measurement in it with --overwrite"
+        )
+
+
+def _new_folder(config: Config) -> Path:
+    name = re.sub("[:/]", "-", config.env_name)
+    return Path("runs") / f"scale-{name}-{config.algo}-{datetime.now():%Y%m%d-%H%M%S}"

@@ -1,0 +1,77 @@
+"""What a launcher has told this process: whether it is a rank, which one, and of how many.
+
+A rank is a process in which a launcher has set RANK, WORLD_SIZE and where to meet: torchrun, or
+the one that `--ranks` starts.
+"""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+
+from .errors import BadInput
+
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHERS = ("torchrun", "torch.distributed", "paceline.ranks")
+LAUNCH = "PACELINE_LAUNCH"
+"""What tells one launch from another; the same for all its ranks, however often restarted."""
+LINE = "PACELINE_LINE"
+"""Where a rank that `--ranks` has started finds the process that wants it."""
+
+
+def launched(asked: bool = False) -> int | None:
+    """How many processes a launcher has started, this being one of them; None without one.
+
+    Where somebody has `asked` for processes to be started, variables that were merely inherited,
+    from whatever runs this process, do not keep it from starting them.
+    """
+    if any(name not in os.environ for name in NEEDED) or (asked and not _child_of_launcher()):
+        return None
+    try:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except ValueError:
+        rank, size = 0, 0
+    if 0 <= rank < size:
+        return size
+    shown = " ".join(f"{name}={os.environ[name][:40]!r}" for name in NEEDED[:2])
+    raise BadInput(
+        f"{shown} in the environment are not those of a rank; unset them, or write --ranks 1"
+    )
+
+
+def _child_of_launcher() -> bool:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    try:
+        command = psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return True
+    return any(name in word for word in command for name in LAUNCHERS)
+
+
+def launch_name() -> str | None:
+    """What all ranks of one launch have in common, also after a restart; None without one."""
+    if LAUNCH in os.environ:
+        return os.environ[LAUNCH]
+    if not _child_of_launcher():
+        return None
+    parent = psutil.Process(os.getppid())
+    return f"{os.environ['TORCHELASTIC_RUN_ID']} {parent.pid} {parent.create_time():.2f}"
+
+
+def rank(asked: bool = False) -> int | None:
+    """Which of the processes that a launcher has started this is; None without one."""
+    return None if launched(asked) is None else int(os.environ["RANK"])
+
+
+def restarts() -> int:
+    """How often this launch has started its ranks again."""
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(count) if _child_of_launcher() and count.isdigit() else 0
+
+
+def local_rank() -> int:
+    """Which of the processes of this host."""
+    number = os.environ.get("LOCAL_RANK", "")
+    return int(number) if launched() and number.isdigit() else 0

@@ -1,0 +1,234 @@
+"""launch: a run's ranks, started by torchrun's elastic agent on this host, and what they report.
+
+The agent runs in a process of its own, with an environment in which nothing is left that another
+launcher, a strange host name or a proxy may have put there. Every rank has a line to this process:
+down it goes what is to be done and when to stop, up come rank 0's reports and everybody's words.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Listener, wait
+from typing import Any
+
+import cloudpickle
+
+from ..config import Config
+from ..errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
+from ..launcher import LAUNCH, LINE
+from ..machine import THREAD_VARIABLES
+from ..metrics import Report
+
+log = logging.getLogger("paceline")
+
+TICK = 0.1
+"""Seconds between two looks at whether somebody wants to stop."""
+GRACE = 20.0
+"""Seconds that ranks have to leave when the run has failed."""
+FOREIGN = ("TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_", "MASTER_", "RANK", "WORLD_SIZE", "PET_")
+"""Beginnings of variables that launchers set."""
+LOOPBACK = "lo"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every rank is to do: `paceline.session`'s train or resume, with these arguments."""
+
+    what: str
+    subject: Config | str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+# What a rank says.
+
+
+@dataclass(frozen=True)
+class Hello:
+    rank: int
+    pid: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Said:
+    level: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Another rank has gone, or hangs: in what words."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Its part of the run is done, or was stopped where all agreed to."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The run can't go on, however often it is started again."""
+
+    error: PacelineError
+
+
+STOP = "stop"
+
+
+def launch(job: Job, config: Config, stopping: Callable[[], bool]) -> Iterator[Report]:
+    """Start the ranks; yield rank 0's reports; leaving the loop ends them, with a checkpoint."""
+    ranks = Ranks(job, config)
+    try:
+        yield from ranks.reports(stopping)
+    except GeneratorExit:
+        ranks.stop()
+        for _ in ranks.reports(lambda: True):
+            pass
+        raise
+    finally:
+        ranks.close()
+
+
+class Ranks:
+    def __init__(self, job: Job, config: Config) -> None:
+        try:
+            self._job = cloudpickle.dumps(job)
+        except Exception as error:
+            raise BadInput(
+                f"this environment or network can't be sent to other processes ({error}); give it "
+                "as module:Name, or as a callable that makes it, or leave ranks at 1"
+            ) from None
+        self._most = config.max_restarts
+        key, name = secrets.token_bytes(32), secrets.token_hex(16)
+        # Linux has names that no directory knows; elsewhere it is a file in the temporary folder.
+        address = f"\0paceline-{name}" if sys.platform == "linux" else None
+        self._door = Listener(address, "AF_UNIX", backlog=config.processes, authkey=key)
+        self._lines: dict[Connection[Any, Any], Hello | None] = {}
+        self._attempt, self._failures = 0, 0
+        self._lost: str | None = None
+        """what befell the rank that went first, if one did"""
+        self._stop = False
+        line = f"{os.fsencode(self._door.address).hex()}:{key.hex()}"
+        self._agent = _agent(config.processes, {LINE: line, LAUNCH: name})
+
+    def reports(self, stopping: Callable[[], bool]) -> Iterator[Report]:
+        """Until all ranks have left."""
+        while self._agent.poll() is None or self._lines:
+            if not self._stop and stopping():
+                self.stop()
+            for line in self._heard():
+                message = self._received(line)
+                match message:
+                    case Report():
+                        self._failures = 0
+                        yield message
+                    case Hello():
+                        self._welcome(line, message)
+                    case Said():
+                        log.log(message.level, "%s", message.text)
+                    case Lost():
+                        self._lost = self._lost or message.text
+                    case Failed(error):
+                        raise error
+                    case Ended():
+                        self._hang_up(line)
+        if self._agent.returncode:
+            what = self._lost or "the launcher of ranks has gone"
+            raise StoppedEarly(f"{what}, and nothing started again")
+
+    def _heard(self) -> list[Connection[Any, Any]]:
+        """Lines on which something was said."""
+        door = self._door._listener._socket  # type: ignore[attr-defined]
+        ready = wait([door, *self._lines], TICK)
+        if door in ready:
+            with suppress(Exception):  # somebody else, who does not know the key
+                self._lines[self._door.accept()] = None
+        return [line for line in ready if isinstance(line, Connection)]
+
+    def _received(self, line: Connection[Any, Any]) -> Any:
+        try:
+            return line.recv()
+        except (EOFError, OSError):
+            hello = self._lines[line]
+            if hello is not None and hello.attempt == self._attempt and self._lost is None:
+                self._lost = f"rank {hello.rank} (pid {hello.pid}) has gone"
+            self._hang_up(line)
+            return None
+
+    def _welcome(self, line: Connection[Any, Any], hello: Hello) -> None:
+        if hello.attempt > self._attempt:
+            self._begin_again(hello.attempt)
+        self._lines[line] = hello
+        with suppress(OSError):
+            line.send_bytes(self._job)
+            if self._stop:
+                line.send(STOP)
+
+    def _begin_again(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._failures += 1
+        what = self._lost or "a rank has gone"
+        if self._failures > self._most:
+            raise EnvironmentFailed(
+                f"{what}; that was failure {self._failures} in a row without a finished iteration"
+            )
+        log.warning("%s; all ranks start again from the last checkpoint", what)
+        self._lost = None
+
+    def stop(self) -> None:
+        """Have all ranks stop where they next agree."""
+        self._stop = True
+        for line, hello in self._lines.items():
+            if hello is not None:
+                with suppress(OSError):
+                    line.send(STOP)
+
+    def _hang_up(self, line: Connection[Any, Any]) -> None:
+        del self._lines[line]
+        line.close()
+
+    def close(self) -> None:
+        """Make sure that nobody is left."""
+        if self._agent.poll() is None:
+            self._agent.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._agent.wait(GRACE)
+        self._agent.kill()
+        self._agent.wait()
+        for line in list(self._lines):
+            self._hang_up(line)
+        self._door.close()
+
+
+def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process that starts this many ranks, and starts all of them again when one goes."""
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    code = (
+        f"import sys; sys.path[:] = {path!r}; "
+        f"from paceline.ranks.agent import main; main({processes}, {os.getpid()})"
+    )
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    ours = {
+        **dict.fromkeys(THREAD_VARIABLES, "1"),
+        # Else ranks that are started again meet where those met that have gone.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "GLOO_SOCKET_IFNAME": LOOPBACK,
+        "NCCL_SOCKET_IFNAME": LOOPBACK,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        env=kept | ours | told,
+    )

@@ -1,0 +1,113 @@
+"""A rank that `--ranks` has started: does its part of the run, and tells who started it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import closing, suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from .. import launcher, session
+from ..errors import PacelineError, StoppedEarly
+from ..machine import CACHE, compiled_cache, end_with
+from ..sync.watch import LostRank
+from .launch import STOP, Ended, Failed, Hello, Job, Lost, Said
+
+START_AGAIN = 1
+"""Exit code at which the agent starts all ranks again, as it does when one is killed."""
+
+
+def main() -> NoReturn:
+    end_with(os.getppid())
+    os.environ.setdefault(CACHE, compiled_cache())
+    address, _, key = os.environ[launcher.LINE].partition(":")
+    try:
+        line = Line(Client(os.fsdecode(bytes.fromhex(address)), authkey=bytes.fromhex(key)))
+    except (OSError, AuthenticationError):  # nobody wants this rank, nor any other
+        os.kill(os.getppid(), signal.SIGTERM)
+        os._exit(START_AGAIN)
+    code = line.work(int(os.environ["RANK"]))
+    # Whatever an environment has left running is not to keep a rank from leaving.
+    sys.stdout.flush()
+    os._exit(code)
+
+
+class Line:
+    """The rank's end of its line."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection, self._stop, self._over = connection, False, False
+        self._lock = threading.Lock()
+
+    def work(self, rank: int) -> int:
+        """Do what there is to do; the exit code."""
+        self.send(Hello(rank, os.getpid(), launcher.restarts()))
+        job: Job = cloudpickle.loads(self._connection.recv_bytes())
+        threading.Thread(target=self._listen, daemon=True).start()
+        for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(kind, self._told_to_stop)
+        log = logging.getLogger("paceline")
+        log.setLevel(logging.INFO)
+        log.addHandler(_Words(self, rank))
+        try:
+            self._run(job, rank)
+        except LostRank as error:
+            self.send(Lost(str(error)))
+            return START_AGAIN
+        except StoppedEarly as error:
+            self.send(Failed(error))
+        except PacelineError as error:
+            error.args = (f"rank {rank}: {error}" if rank else str(error),)
+            self.send(Failed(error))
+        except BaseException as error:
+            traceback.print_exc()
+            self.send(Failed(PacelineError(f"rank {rank} broke: {type(error).__name__}: {error}")))
+            return START_AGAIN
+        else:
+            self.send(Ended())
+        return 0
+
+    def _run(self, job: Job, rank: int) -> None:
+        what = getattr(session, job.what)
+        with closing(what(job.subject, lambda: self._stop, **job.changes)) as reports:
+            for report in reports:
+                if rank == 0:
+                    self.send(report)
+                if report.stopping:
+                    break
+
+    def send(self, message: Any) -> None:
+        self._over = isinstance(message, Ended | Failed)
+        with self._lock, suppress(OSError):
+            self._connection.send(message)
+
+    def _listen(self) -> None:
+        """Stop when told to; end at once when nobody is there any more."""
+        try:
+            while True:
+                self._stop = self._connection.recv() == STOP
+        except (EOFError, OSError):
+            if not self._over:
+                os._exit(START_AGAIN)
+
+    def _told_to_stop(self, *_: object) -> None:
+        self._stop = True
+
+
+class _Words(logging.Handler):
+    """What the package has to say in this process goes up the line."""
+
+    def __init__(self, line: Line, rank: int) -> None:
+        super().__init__()
+        self._line, self._prefix = line, f"rank {rank}: " if rank else ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._line.send(Said(record.levelno, self._prefix + self.format(record)))

@@ -1,0 +1,162 @@
+"""Allreduce: every rank has environments and a learner; gradients are added up over all of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import BadInput
+from ..rollout import Array, Episode, Pulse, still
+from . import futex
+from .groups import Group, Hosts, Shared, Torch, silent
+from .meeting import Meeting
+from .segment import Segment
+from .watch import Sign, Watch
+
+BEAT = 1.0
+"""Seconds between two signs of life that go through the store."""
+
+
+class Allreduce:
+    """`backend` is `auto`, or what is to be used between all ranks: `shm`, `gloo` or `nccl`."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        backend: str = "auto",
+        device: torch.device | None = None,
+        timeout: float = 120.0,
+        crowded: bool = False,
+    ) -> None:
+        device = device or torch.device("cpu")
+        self.rank, self.size = meeting.rank, meeting.size
+        self._meeting = meeting
+        """kept, since others may still read what rank 0 holds of it"""
+        self.pulse: Pulse = still()
+        self._beats: Beats | None = None
+        self._group: Group
+        everyone = list(range(self.size))
+        if backend == "auto" and device.type == "cuda":
+            backend = "nccl"
+        segment = None
+        if backend in ("auto", "shm"):
+            segment = _segment(meeting, timeout, crowded)
+            if backend == "shm" and (segment is None or len(meeting.hosts) > 1):
+                raise BadInput(
+                    "backend is 'shm', and these ranks have no memory in common (they need one "
+                    "host with Linux on x86); write --backend auto or gloo"
+                )
+        if segment is None:
+            self.path = backend if backend != "auto" else "gloo"
+            self._beats = Beats(meeting, self.pulse)
+            watch = Watch(meeting, self._beats.sign, timeout)
+            on = device if backend == "nccl" else torch.device("cpu")
+            alive = silent(self.pulse)
+            self._group = Torch(meeting, everyone, self.path, on, watch, alive)
+            return
+        self.pulse = segment.pulse
+        here = next(host for host in meeting.hosts if self.rank in host)
+        shared = Shared(segment, here.index(self.rank))
+        self._group, self.path = shared, "shared memory"
+        if len(meeting.hosts) > 1:
+            self.path = f"shared memory, gloo between {len(meeting.hosts)} hosts"
+            between = None
+            if self.rank == here[0]:
+                self._beats = Beats(meeting, self.pulse)
+                watch = Watch(meeting, self._beats.sign, timeout)
+                first = [host[0] for host in meeting.hosts]
+                cpu = torch.device("cpu")
+                between = Torch(meeting, first, "gloo", cpu, watch, silent(self.pulse))
+            self._group = Hosts(shared, between)
+
+    @property
+    def world_size(self) -> int:
+        return self.size
+
+    def share(self, tensor: Tensor) -> Tensor:
+        """The same tensor, now with rank 0's content."""
+        if self.rank:
+            tensor.zero_()
+        self.sum(tensor)
+        return tensor
+
+    def sum(self, buffer: Tensor) -> None:
+        self._group.sum(buffer)
+
+    def gather(self, item: Any) -> list[Any]:
+        return self._group.gather(item)
+
+    def all(self, flag: bool) -> bool:
+        return self._total(flag) == self.size
+
+    def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
+        total = torch.from_numpy(np.append(sums, float(len(episodes))))
+        self.sum(total)
+        if total[-1]:
+            episodes = [episode for part in self.gather(episodes) for episode in part]
+        return total[:-1].numpy(), episodes
+
+    def peak(self, value: float) -> float:
+        return max(self.gather(value))
+
+    def _total(self, value: float) -> float:
+        total = torch.tensor([float(value)], dtype=torch.float64)
+        self.sum(total)
+        return float(total)
+
+    def close(self) -> None:
+        if self._beats is not None:
+            self._beats.close()
+        self._group.close()
+
+
+def _segment(meeting: Meeting, timeout: float, crowded: bool) -> Segment | None:
+    """Memory in common with the ranks of this host; None if any rank of the run has none."""
+    here = next(host for host in meeting.hosts if meeting.rank in host)
+    segment = None
+    try:
+        if futex.AVAILABLE and min(len(host) for host in meeting.hosts) > 1:
+            segment = Segment(meeting, here, timeout, crowded)
+    except OSError:  # the system may keep processes from each other
+        pass
+    meeting.store.set(f"has memory/{meeting.rank}", str(int(segment is not None)))
+    if all(int(meeting.store.get(f"has memory/{n}")) for n in range(meeting.size)):
+        return segment
+    if segment is not None:
+        segment.close()
+    return None
+
+
+class Beats:
+    """Signs of life that go through the store, for ranks that have no memory in common."""
+
+    def __init__(self, meeting: Meeting, pulse: Pulse) -> None:
+        self._store, self._rank, self._pulse = meeting.store, meeting.rank, pulse
+        self._over = threading.Event()
+        self._tell()
+        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self._thread.start()
+
+    def sign(self, rank: int) -> Sign:
+        try:
+            return tuple(map(int, self._store.get(f"sign/{rank}").split()))
+        except RuntimeError:  # the store has gone, and the rank that had it: no sign of life
+            return ()
+
+    def _tell(self) -> None:
+        self._store.set(f"sign/{self._rank}", " ".join(map(str, self._pulse)))
+
+    def _go_on(self) -> None:
+        while not self._over.wait(BEAT):
+            try:
+                self._tell()
+            except RuntimeError:
+                return
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()

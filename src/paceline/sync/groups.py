@@ -1,0 +1,177 @@
+"""Groups: ranks that add up tensors and pass objects round, each kind in its own way."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from ..rollout import Array, Pulse
+from .beat import TICK
+from .meeting import Meeting
+from .segment import SLOT, Segment
+from .watch import LostRank, Watch
+
+YIELDS = 2000
+NAP = 1e-4
+HOURS = timedelta(hours=24)
+"""Nothing ends a wait but the watch."""
+
+
+class Group(Protocol):
+    """`place` is this rank's among the group's, from 0."""
+
+    place: int
+
+    def sum(self, buffer: Tensor) -> None:
+        """Replace `buffer` by its sum over the group."""
+
+    def gather(self, item: Any) -> list[Any]:
+        """Everybody's item, in the order of places."""
+
+    def close(self) -> None: ...
+
+
+class Shared:
+    """Ranks of one host, through memory. Sums are taken in the order of places, so that they are
+    the same to the bit everywhere."""
+
+    def __init__(self, segment: Segment, place: int) -> None:
+        self._segment, self.place = segment, place
+
+    def sum(self, buffer: Tensor) -> None:
+        mine = buffer.numpy(force=True)
+        flat = mine.reshape(-1)
+        most = SLOT // flat.itemsize
+        for begin in range(0, flat.size, most):
+            self._sum(flat[begin : begin + most])
+        if buffer.device.type != "cpu":
+            buffer.copy_(torch.from_numpy(mine))
+
+    def _sum(self, flat: Array) -> None:
+        first, second, *rest = self._segment.exchange(flat)
+        np.add(first, second, out=flat)
+        for other in rest:
+            flat += other
+
+    def gather(self, item: Any) -> list[Any]:
+        mine = np.frombuffer(pickle.dumps(item), np.uint8)
+        sizes = [int(n[0]) for n in self._segment.exchange(np.array([mine.size]))]
+        found = [bytearray() for _ in sizes]
+        padded = np.zeros(max(sizes), np.uint8)
+        padded[: mine.size] = mine
+        for begin in range(0, padded.size, SLOT):
+            parts = self._segment.exchange(padded[begin : begin + SLOT])
+            for whole, part in zip(found, parts, strict=True):
+                whole += part.data
+        return [pickle.loads(whole[:size]) for whole, size in zip(found, sizes, strict=True)]
+
+    def close(self) -> None:
+        self._segment.close()
+
+
+class Torch:
+    """Ranks anywhere, through torch.distributed."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        ranks: list[int],
+        backend: str,
+        device: torch.device,
+        watch: Watch,
+        alive: Callable[[], None],
+    ) -> None:
+        self.place, self._size, self._device = ranks.index(meeting.rank), len(ranks), device
+        self._watch, self._alive = watch, alive
+        self._others = [rank for rank in ranks if rank != meeting.rank]
+        store = PrefixStore(f"group/{ranks[0]}", meeting.store)
+        dist.init_process_group(
+            backend, store=store, rank=self.place, world_size=self._size, timeout=HOURS
+        )
+
+    def sum(self, buffer: Tensor) -> None:
+        there = buffer.to(self._device)
+        self._finish(dist.all_reduce(there, async_op=True))
+        if there is not buffer:
+            buffer.copy_(there)
+
+    def gather(self, item: Any) -> list[Any]:
+        mine = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
+        sizes = torch.zeros(self._size, dtype=torch.int64)
+        sizes[self.place] = len(mine)
+        self.sum(sizes)
+        table = torch.zeros(self._size, int(sizes.max()), dtype=torch.uint8)
+        table[self.place, : len(mine)] = mine
+        self.sum(table)
+        found = zip(table, sizes.tolist(), strict=True)
+        return [pickle.loads(row[:size].numpy().tobytes()) for row, size in found]
+
+    def _finish(self, work: Any) -> None:
+        """Wait without sleeping for as long as it usually takes; then in naps, with a look at the
+        others now and then."""
+        yields, looked = 0, time.monotonic()
+        while not work.is_completed():
+            if yields < YIELDS:
+                yields += 1
+                os.sched_yield()
+                continue
+            time.sleep(NAP)
+            if time.monotonic() - looked >= TICK:
+                looked = time.monotonic()
+                self._alive()
+                self._watch.look(self._others)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            cause = str(error).strip().splitlines()[0][:200]
+            self._watch.look(self._others)
+            raise LostRank(f"another rank has gone: {cause}") from None
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+
+class Hosts:
+    """Ranks on several hosts: memory within each of them, the network between their first ranks."""
+
+    def __init__(self, here: Shared, between: Torch | None) -> None:
+        self._here, self._between = here, between
+        self.place = here.place
+
+    def sum(self, buffer: Tensor) -> None:
+        self._here.sum(buffer)
+        if self._between is not None:
+            self._between.sum(buffer)
+        else:
+            buffer.zero_()
+        self._here.sum(buffer)
+
+    def gather(self, item: Any) -> list[Any]:
+        found = self._here.gather(item)
+        everywhere = self._between.gather(found) if self._between is not None else None
+        by_host: list[list[Any]] = self._here.gather(everywhere)[0]
+        return [each for host in by_host for each in host]
+
+    def close(self) -> None:
+        if self._between is not None:
+            self._between.close()
+        self._here.close()
+
+
+def silent(pulse: Pulse) -> Callable[[], None]:
+    """What a rank does to show that it is alive, where no memory shows it."""
+
+    def alive() -> None:
+        pulse[1] += 1
+
+    return alive

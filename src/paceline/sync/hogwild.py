@@ -1,0 +1,127 @@
+"""Hogwild: learners that share their weights and the optimiser's state, and wait for nobody.
+
+Rank 0 learns nothing: it watches, reports, evaluates and saves beside the others. Each learner
+takes gradients on a copy of its own and applies them in place, without a lock (Recht 2011).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import BadInput
+from ..rollout import Array, Episode, Pulse
+from . import futex
+from .groups import Shared
+from .meeting import Meeting
+from .segment import DONE, WORDS, Segment
+
+ARENA = 2**30
+"""Bytes for all that is shared; memory is taken only for what is used."""
+ALIGNMENT = 64
+RING = 256
+"""Episodes of each learner that are remembered until everybody has read them."""
+PAUSE = 0.05
+
+
+class Hogwild:
+    size = 1
+    path = "shared weights, no locks"
+
+    def __init__(self, meeting: Meeting, timeout: float = 120.0) -> None:
+        if not futex.AVAILABLE or len(meeting.hosts) > 1:
+            raise BadInput(
+                "a3c's learners share memory, which takes one host with Linux on x86; "
+                "write --algo a2c with --num-workers or --ranks instead"
+            )
+        self.rank, self._ranks, self._meeting = meeting.rank, meeting.size, meeting
+        everyone = list(range(meeting.size))
+        crowded = True  # they seldom wait for each other, and then for long
+        self._segment = Segment(meeting, everyone, timeout, crowded, ARENA)
+        self._group = Shared(self._segment, meeting.rank)
+        self.pulse: Pulse = self._segment.pulse
+        self._taken = 0
+        self._rings = self._array((self._ranks, RING, 3))
+        self._counts = self._array((self._ranks, 1))
+        """episodes of each"""
+        self._peaks = self._array((self._ranks, 1))
+        self._read = [0] * self._ranks
+        self._table: Array | None = None
+        """what each has to tell, ever"""
+        self._heard: Array = np.zeros(())
+
+    @property
+    def world_size(self) -> int:
+        return self._ranks - 1
+
+    def share(self, tensor: Tensor) -> Tensor:
+        """A tensor in memory that all see; everybody shares the same ones in the same order."""
+        array = self._array(tuple(tensor.shape), tensor.numpy(force=True).dtype)
+        shared = torch.from_numpy(array)
+        if self.rank == 0:
+            shared.copy_(tensor)
+        self._segment.exchange(np.zeros(1))
+        return shared
+
+    def _array(self, shape: Sequence[int], dtype: Any = np.float64) -> Array:
+        begin = -(-self._taken // ALIGNMENT) * ALIGNMENT
+        self._taken = begin + int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if self._taken > ARENA:
+            raise BadInput("this network is too large for a3c; use --algo a2c with --ranks")
+        return self._segment.arena[begin : self._taken].view(dtype).reshape(shape)
+
+    def sum(self, buffer: Tensor) -> None:
+        """What a learner has found is its own affair."""
+
+    def gather(self, item: Any) -> list[Any]:
+        """While everybody is still starting; afterwards nobody would come."""
+        return self._group.gather(item)
+
+    def all(self, flag: bool) -> bool:
+        return all(self.gather(flag))
+
+    def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
+        """Since this process last asked; nobody waits for anybody."""
+        if self._table is None:
+            self._table = self._array((self._ranks, len(sums)))
+            self._heard = np.zeros_like(sums)
+        self._table[self.rank] += sums
+        for episode in episodes:
+            count = int(self._counts[self.rank, 0])
+            self._rings[self.rank, count % RING] = episode.column, episode.total, episode.length
+            self._counts[self.rank] = count + 1
+        total = self._table.sum(0)
+        since, self._heard = total - self._heard, total
+        return since, self._ended()
+
+    def _ended(self) -> list[Episode]:
+        """All learners' episodes that have not been read yet, as far as they are remembered."""
+        found = []
+        for rank, count in enumerate(self._counts[:, 0].astype(int).tolist()):
+            for number in range(max(self._read[rank], count - RING), count):
+                column, total, length = self._rings[rank, number % RING]
+                found.append(Episode(int(column), float(total), int(length)))
+            self._read[rank] = count
+        return found
+
+    def peak(self, value: float) -> float:
+        """The largest that any process has named, ever."""
+        self._peaks[self.rank] = max(value, self._peaks[self.rank, 0])
+        return float(self._peaks.max())
+
+    def pause(self) -> bool:
+        """Let the learners learn for a moment; False once they have all left."""
+        at_work = [n for n in range(1, self._ranks) if not self._segment.signs[WORDS * n + DONE]]
+        self._segment.watch.look(at_work)
+        if at_work:
+            time.sleep(PAUSE)
+        return bool(at_work)
+
+    def close(self) -> None:
+        self._segment.signs[WORDS * self.rank + DONE] = 1
+        self._group.close()

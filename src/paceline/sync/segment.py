@@ -1,0 +1,155 @@
+"""Segment: memory that the ranks of one host share, and how they wait for each other in it.
+
+It has no name, so nothing of it can be left behind. Every rank writes its own places only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from ..errors import PacelineError
+from ..machine import available_cpus, nameless_file
+from ..rollout import Array
+from . import futex
+from .beat import TICK
+from .meeting import Meeting
+from .watch import Sign, Watch
+
+WORDS = 8
+"""Of a rank's line, which fills a cache line: [turn posted, bytes of an even turn, of an odd one,
+row, replayed steps, whether to leave, looks, whether it is done]."""
+POSTED, BYTES, PULSE, LOOKS, DONE = 0, 1, 3, 6, 7
+SLOT = 2**24
+"""Bytes that a rank can post at once; memory is taken only for what is used."""
+SPIN_SECONDS = 2e-4
+YIELDS = 8
+
+
+class Segment:
+    """Lines of signs, and two slots for each rank, used in turns.
+
+    A rank posts its part of turn k and reads the others' when they have posted theirs. Its slot of
+    turn k is written again in turn k + 2, which begins when all have posted turn k + 1, and so have
+    read it.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        ranks: list[int],
+        timeout: float,
+        crowded: bool = False,
+        arena: int = 0,
+    ) -> None:
+        self._ranks, self._place = ranks, ranks.index(meeting.rank)
+        size = len(ranks)
+        slots = size * WORDS * 8
+        slots += -slots % mmap.PAGESIZE
+        self._file = _shared_file(meeting, ranks[0], slots + 2 * size * SLOT + arena)
+        self._memory = mmap.mmap(self._file, slots + 2 * size * SLOT + arena)
+        whole = np.frombuffer(self._memory, np.uint8)
+        self._lines = whole[: size * WORDS * 8].view(np.int64)
+        self._slots = whole[slots : slots + 2 * size * SLOT].reshape(2, size, SLOT)
+        self.arena = whole[slots + 2 * size * SLOT :]
+        """memory for whatever else is shared"""
+        self.signs = memoryview(self._lines.data)
+        mine = WORDS * self._place
+        self.pulse = self.signs[mine + PULSE : mine + PULSE + 3]
+        self._addresses = [
+            ctypes.c_void_p(self._lines.ctypes.data + 8 * WORDS * n) for n in range(size)
+        ]
+        self._others = [n for n in range(size) if n != self._place]
+        self._turn = 0
+        self._views: dict[tuple[int, Any, int], list[Array]] = {}
+        # A rank that spins while another waits for its CPU only keeps it waiting.
+        crowded = crowded or size > available_cpus()
+        self._spins = 0 if crowded else _spins()
+        self.watch = Watch(meeting, self.sign, timeout)
+
+    def sign(self, rank: int) -> Sign:
+        """What changes while a rank is at work."""
+        line = WORDS * self._ranks.index(rank)
+        return tuple(self.signs[line : line + WORDS])
+
+    def exchange(self, mine: Array) -> list[Array]:
+        """Every rank's array of this size, once all have posted theirs.
+
+        What is returned holds until the next but one exchange.
+        """
+        self._turn += 1
+        odd, signs, line = self._turn % 2, self.signs, WORDS * self._place
+        views = self._viewed(odd, mine.dtype, mine.size)
+        views[self._place][:] = mine
+        signs[line + BYTES + odd] = mine.nbytes
+        signs[line + POSTED] = self._turn  # seen by others after what was written before it
+        futex.wake(self._addresses[self._place])
+        for other in self._others:
+            if signs[WORDS * other] < self._turn:
+                self._await(other)
+            if signs[WORDS * other + BYTES + odd] != mine.nbytes:
+                raise PacelineError(
+                    f"rank {self._ranks[other]} exchanges "
+                    f"{signs[WORDS * other + BYTES + odd]} bytes, and rank "
+                    f"{self._ranks[self._place]} {mine.nbytes}: they no longer do the same"
+                )
+        return views
+
+    def _viewed(self, odd: int, dtype: Any, size: int) -> list[Array]:
+        """Everybody's slot as arrays of this kind."""
+        key = (odd, dtype, size)
+        if key not in self._views:
+            slots = self._slots[odd, :, : size * dtype.itemsize]
+            self._views[key] = [slot.view(dtype) for slot in slots]
+        return self._views[key]
+
+    def _await(self, other: int) -> None:
+        """Spin briefly, let others have the CPU, then sleep until woken, looking now and then."""
+        signs, at, turn = self.signs, WORDS * other, self._turn
+        for _ in range(self._spins):
+            if signs[at] >= turn:
+                return
+        for _ in range(YIELDS):
+            os.sched_yield()
+            if signs[at] >= turn:
+                return
+        looked = time.monotonic()
+        while (seen := signs[at]) < turn:
+            futex.sleep(self._addresses[other], seen, TICK)
+            if time.monotonic() - looked >= TICK:
+                looked = time.monotonic()
+                signs[WORDS * self._place + LOOKS] += 1  # a rank that waits is alive
+                self.watch.look([self._ranks[other]])
+
+    def close(self) -> None:
+        self.watch.close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _shared_file(meeting: Meeting, first: int, size: int) -> int:
+    """A file without a name, made by the `first` rank and opened by the others through its id."""
+    store, key = meeting.store, f"segment/{first}"
+    if meeting.rank == first:
+        file = nameless_file()
+        os.ftruncate(file, size)
+        store.set(key, str(file))
+        return file
+    number = store.get(key).decode()
+    return os.open(f"/proc/{meeting.members[first].pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _spins() -> int:
+    """How many looks at a number take `SPIN_SECONDS`."""
+    numbers, looks = memoryview(bytearray(8)).cast("q"), 2000
+    began = time.perf_counter()
+    for _ in range(looks):
+        if numbers[0] >= 1:
+            break
+    return int(SPIN_SECONDS * looks / (time.perf_counter() - began))
