@@ -225,28 +225,31 @@ def calibrated(options: argparse.Namespace, sides: dict[str, Side]) -> dict[str,
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """Rounds of all contestants, one after the other."""
+    """Rounds of all contestants, one after the other; before each, what else the CPUs do."""
     sides = contestants(options)
     iters = calibrated(options, sides)
     rates: dict[str, list[float]] = {name: [] for name in sides}
     shares: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     floats: list[float] = []
+    others: list[float] = []
     with ceiling(options.env_id, "floats") as plain:
         plain()
         for _ in range(options.rounds):
+            others.append(psutil.cpu_percent(1.0))
             floats.append(plain())
             for name, side in sides.items():
                 pace = side(iters[name])
                 rates[name].append(pace.rate)
                 shares[name].append(pace.shares)
             shown = "  ".join(f"{name} {values[-1]:,.0f}/s" for name, values in rates.items())
-            print(f"floats {floats[-1]:.2f}  {shown}", flush=True)
+            print(f"others {others[-1]:.0f}%  floats {floats[-1]:.2f}  {shown}", flush=True)
     return {
         "iters": iters,
         "rates": rates,
         "shares": {name: values for name, values in shares.items() if values[0]},
         "ratios": ratios(rates, COMPARED[options.what]),
         "ceilings_of_floats": floats,
+        "percent_taken_by_others": others,
     }
 
 

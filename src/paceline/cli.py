@@ -96,7 +96,7 @@ def _complain(error: PacelineError) -> None:
     from . import launcher
 
     try:
-        rank = launcher.rank()
+        rank = launcher.rank(asked=True)
     except BadInput:
         rank = None
     if not rank or not isinstance(error, BadInput):
@@ -132,7 +132,7 @@ def _train(arguments: list[str]) -> int:
 
         return train(config, stopping)
 
-    return _follow(start)
+    return _follow(start, config.rank)
 
 
 def _resume(arguments: list[str]) -> int:
@@ -141,6 +141,8 @@ def _resume(arguments: list[str]) -> int:
     if _asks_for_help(arguments):
         print(RESUME_USAGE, end="")
         return 0
+    from . import launcher
+
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
 
@@ -149,17 +151,15 @@ def _resume(arguments: list[str]) -> int:
 
         return resume(folder, stopping, **given)
 
-    return _follow(start)
+    return _follow(start, launcher.rank(asked=True))
 
 
-def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]]) -> int:
+def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], rank: int | None) -> int:
     """Train and show it; a signal ends the run after the current iteration."""
-    from . import launcher
     from .console import Console, Silence
     from .machine import CACHE, compiled_cache, end_with
 
     os.environ.setdefault(CACHE, compiled_cache())
-    rank = launcher.rank()
     if rank is not None:
         end_with(os.getppid())  # launchers leave ranks behind when they are killed
     with (
@@ -178,7 +178,7 @@ def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]]) -> int:
     # To a launcher, anything but 0 is a reason to start again.
     if rank is not None:
         return 0
-    raise StoppedEarly(f"stopped by {stop[0]}")
+    raise StoppedEarly(f"stopped by {stop[0] if stop else 'a signal to one of its ranks'}")
 
 
 @contextmanager

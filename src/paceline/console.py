@@ -58,7 +58,8 @@ class Console:
         """A rate that does not jump, and the shares of the phases."""
         weight = 0.1 if self._fps else 1.0
         self._fps += weight * (report.fps - self._fps)
-        whole = max(report.t_iter, 1e-9)
+        phases = report.t_rollout + report.t_learn + report.t_sync + report.t_other
+        whole = max(report.t_iter, phases, 1e-9)
         for phase in ("rollout", "wait", "learn", "sync", "other"):
             share = getattr(report, f"t_{phase}") / whole
             old = self._shares.get(phase, share)

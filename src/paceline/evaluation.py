@@ -11,7 +11,7 @@ from .agent import Agent
 from .envs import EnvId, env_maker
 from .envs.columns import EnvColumns, EnvMaker, episode_seed
 from .errors import BadInput, EnvironmentFailed
-from .rollout import Rollout
+from .rollout import Pulse, Rollout, still
 
 SIDE_BY_SIDE = 16
 EVALUATION_SEED = 1_000_003
@@ -56,12 +56,22 @@ def evaluate(
     return run(agent, make, episodes, sample)
 
 
-def run(agent: Agent, make: EnvMaker, episodes: int, sample: bool = False) -> EvalResult:
-    """Episode number e runs in column e mod C: no column is left out for being slow."""
+def run(
+    agent: Agent,
+    make: EnvMaker,
+    episodes: int,
+    sample: bool = False,
+    pulse: Pulse | None = None,
+) -> EvalResult:
+    """Episode number e runs in column e mod C: no column is left out for being slow.
+
+    `pulse` is where it shows that it goes on.
+    """
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; write 1 or more")
     width = min(episodes, SIDE_BY_SIDE)
     with EnvColumns(_limited(make), width, EVALUATION_SEED) as columns:
+        columns.pulse = pulse or still()
         for role, ours, theirs in (
             ("observations", agent.network.obs, columns.obs_spec),
             ("actions", agent.network.act, columns.act_spec),
@@ -110,6 +120,7 @@ def _play(
     missing = episodes
     while missing:
         row.turn()
+        columns.pulse[0] += 1
         actor.forward(row.obs[0], parameters)
         if sample:
             noise = actor.head.noise(EVALUATION_SEED, columns.row, 0, width, 1)[0]

@@ -40,7 +40,7 @@ class Report:
     t_wait: float
     """the part of t_rollout in which the learner waited for workers"""
     restarts: int
-    """worker processes replaced so far in this session"""
+    """worker processes replaced so far in this session, and times that all ranks were"""
     env_restarts: int
     """environments rebuilt so far in this session"""
     lag_mean: float

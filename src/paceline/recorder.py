@@ -20,7 +20,6 @@ from .metrics import JsonLines, Report, TensorBoard
 from .ring import Progress
 from .rollout import Array
 from .rundir import EVALUATION, METRICS, fixed
-from .sync.beat import beating
 
 log = logging.getLogger("paceline")
 
@@ -142,8 +141,9 @@ class Recorder:
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
         agent = Agent(parts.network, self._weights())
-        with beating(parts.sync.pulse):
-            result = evaluation.run(agent, parts.world.make, config.eval_episodes)
+        result = evaluation.run(
+            agent, parts.world.make, config.eval_episodes, pulse=parts.sync.pulse
+        )
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None
         result = replace(result, checkpoint=saved, env_id=config.env_name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .config import Config, seconds
+from .launcher import restarts
 from .learner import Learner, Metrics
 from .machine import Usage
 from .metrics import Report
@@ -153,10 +154,12 @@ class Meter:
         self._usage = Usage()
         self._names = (*SUMS, *learner.metric_names)
         self._told = dict.fromkeys(LASTING, 0.0)
-        self._total = dict.fromkeys(self._names, 0.0)
+        self._total = dict.fromkeys(self._names, 0.0) | {"restarts": float(restarts())}
         self._reported = self._mark = self._clock = time.perf_counter()
         self._rollout = 0.0
         self._synced, self._waited = learner.t_sync, 0.0
+        self._behind = 0
+        """updates that others made during the latest iteration"""
         self._clear()
 
     def _clear(self) -> None:
@@ -188,6 +191,7 @@ class Meter:
         share = 1.0 / self._sync.size
         waited, self._waited = sampler.t_wait - self._waited, sampler.t_wait
         synced, self._synced = self._learner.t_sync - self._synced, self._learner.t_sync
+        lag = lag + self._behind
         self._lag_max = max(self._lag_max, int(lag.max()))
         memory, cpu = self._usage.read()
         return self._hear(
@@ -229,7 +233,9 @@ class Meter:
             self._returns.append(episode.total)
             self._lengths.append(episode.length)
             progress.recent.append(episode.total)
-        progress.iter += round(heard["iters"])
+        made = round(heard["iters"])
+        self._behind = max(0, made - 1)
+        progress.iter += made
         progress.steps += round(heard["steps"])
         progress.time += heard["time"]
         return heard["stop"] > 0
@@ -264,7 +270,7 @@ class Meter:
             episode_return=_mean(self._returns),
             episode_length=_mean(self._lengths),
             memory_mb=total["memory"],
-            cpu_percent=total["cpu"],
+            cpu_percent=total["cpu"] or None,
             recent_return=_mean(list(progress.recent)),
             fraction=fraction,
             stopping=stop,

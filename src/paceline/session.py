@@ -26,7 +26,7 @@ from .errors import BadInput, Diverged, EnvironmentFailed
 from .launcher import launch_name
 from .machine import Choices
 from .metrics import Report
-from .ranks.launch import Job, launch
+from .ranks.launch import job, launch
 from .recorder import Recorder
 from .ring import Budget, Progress, ring, watch
 from .rundir import (
@@ -42,6 +42,7 @@ from .rundir import (
     rewind,
     run_config,
 )
+from .samplers.serial import Serial
 from .start import start_from
 from .sync import Sync
 
@@ -69,8 +70,7 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
         refuse_to_lose(Path(config.output_dir), config)
     if config.processes > 1 and config.rank is None:
         place = Path(config.output_dir) if config.output_dir else _new_folder(config)
-        job = Job("train", config.at(str(place)))
-        yield from launch(job, config, stopping)
+        yield from launch(job("train", config.at(str(place)), config.env_id), config, stopping)
         return
     with closing(make_sync(config)) as sync:
         folder = _folder(config) if writes else None
@@ -95,6 +95,7 @@ def _train(
             stack.enter_context(locked(folder))
             claim(folder, config, asdict(parts.choices))
             _introduce(config, folder, parts)
+        sync.all(True)  # nobody begins before everybody is ready
         yield from _record(config, folder or Path(), parts, Progress(), stopping)
 
 
@@ -107,7 +108,7 @@ def resume(
     """
     config, _ = _resumed_config(Path(run), changes)
     if config.processes > 1 and config.rank is None:
-        yield from launch(Job("resume", str(Path(run).absolute()), changes), config, stopping)
+        yield from launch(job("resume", str(run), config.env_id, **changes), config, stopping)
         return
     with closing(make_sync(config)) as sync:
         yield from _resume(Path(run), sync, stopping, changes)
@@ -136,6 +137,7 @@ def _resume(
         if sync.rank == 0:
             rewind(folder, config, progress.iter)
             _introduce(config, folder, parts)
+        sync.all(True)
         yield from _record(config, folder, parts, progress, stopping)
 
 
@@ -305,7 +307,9 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         learner, sampler = shards.taken(found.arrays, sync.rank, sync.size)
         fitting(learner, parts.learner.state())
         parts.learner.restore(learner)
-        if parts.sampler is not None and config.syncing != "hogwild":
+        if isinstance(parts.sampler, Serial) and config.syncing == "hogwild":
+            parts.sampler.skip(facts["iter"])
+        elif parts.sampler is not None:
             different = parts.sampler.restore(sampler)
     except (ValueError, KeyError, OverflowError, MemoryError) as error:
         raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None

@@ -15,9 +15,9 @@ ROOT = Path(paceline.__file__).parent
 
 # A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
-    {"errors", "registry", "machine", "files"},
+    {"errors", "registry", "machine", "files", "launcher"},
     {"rollout"},
-    {"returns", "batch", "spaces", "checkpoint", "arrays"},
+    {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
     {"adapters"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
     {"samplers", "sync", "step", "config", "agent", "console"},
@@ -26,8 +26,8 @@ LAYERS = [
     {"rundir"},
     {"recorder"},
     {"start"},
-    {"session", "saved"},
-    {"flags", "listing", "cli", "__main__"},
+    {"session", "saved", "ranks"},
+    {"bench", "flags", "listing", "cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

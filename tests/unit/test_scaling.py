@@ -81,6 +81,13 @@ def test_shares_of_phases_sum_to_one_and_waiting_is_not_counted_twice():
     assert shares["rollout"] == pytest.approx(0.2) and shares["wait"] == pytest.approx(0.3)
 
 
+def test_shares_sum_to_one_also_where_learners_work_at_the_same_time():
+    lines = [line(n) | {"t_rollout": 0.08, "t_learn": 0.12} for n in (1, 2)]
+    found = measured(lines, warmup=0)
+    assert (found["share_rollout"], found["share_learn"]) == pytest.approx((0.4, 0.6))
+    assert found["t_iter"] == pytest.approx(0.1)
+
+
 def test_memory_is_the_most_that_was_seen():
     assert measured([line(1), line(2), line(3)], 1)["memory_mb"] == 103.0
 
@@ -280,6 +287,21 @@ def test_a_difference_within_the_noise_is_called_so():
     assert "the interval includes 1" in bottleneck(summarize(runs), "ranks", 2)
 
 
+def test_a_ceiling_that_jumps_is_not_taken_for_the_machines():
+    runs = [
+        run
+        for repeat, ceiling in enumerate((1050.0, 2000.0, 1100.0))
+        for run in (
+            a_run("ranks", 1, 1000.0, repeat, **HALF),
+            a_run("ranks", 2, 1400.0, repeat, **HALF),
+            a_run("ceiling", 1, 1000.0, repeat),
+            a_run("ceiling", 2, ceiling, repeat),
+        )
+    ]
+    said = bottleneck(summarize(runs), "ranks", 2)
+    assert "was not quiet" in said and "machine itself" not in said
+
+
 def test_a_single_count_has_nothing_to_be_compared_with():
     assert "nothing to compare" in bottleneck(summarize([a_run("ranks", 1, 1.0)]), "ranks", 2)
 
@@ -332,6 +354,30 @@ def test_strong_scaling_keeps_the_environments_of_all():
 def test_weak_scaling_keeps_the_environments_of_each():
     made = plan("--num-workers", "0,1,2", "--num-envs", 16, "--weak")
     assert [made.options(n)["num_envs"] for n in (0, 1, 2)] == ["16", "16", "32"]
+
+
+def test_environments_per_worker_are_those_of_one_or_make_those_of_the_most():
+    options = ("--num-workers", "1,2", "--num-envs-per-worker", 8)
+    strong, weak = plan(*options), plan(*options, "--weak")
+    assert [strong.options(n)["num_envs"] for n in (1, 2)] == ["16", "16"]
+    assert [weak.options(n)["num_envs"] for n in (1, 2)] == ["8", "16"]
+
+
+def test_one_process_is_asked_for_without_what_only_goes_with_more():
+    stream = plan("--num-workers", "0,2", "--algo", "impala", "--sampler", "stream")
+    assert stream.base.sampling == "serial" and stream.options(0)["sampler"] == "auto"
+    assert stream.options(2)["sampler"] == "stream"
+    hogwild = plan("--num-workers", "1,2", "--algo", "a3c")
+    assert (hogwild.base.algo, hogwild.base.syncing) == ("a2c", "local")
+    assert "sync" not in hogwild.options(2) and hogwild.options(2)["algo"] == "a3c"
+    assert plan("--ranks", "1,2", "--algo", "ddppo").base.ranks == 1
+
+
+def test_the_configurations_that_come_with_it_can_be_measured():
+    configs = Path(__file__).parents[2] / "configs"
+    for file in sorted(configs.iterdir()):
+        plan("--num-workers", "0,1,2", "--config", file)
+        plan("--ranks", "1,2", "--config", file)
 
 
 def test_ranks_are_told_their_own_environments():

@@ -74,7 +74,8 @@ def measured(lines: Lines, warmup: int) -> dict[str, Any]:
         for name in ("t_iter", *(f"t_{phase}" for phase in PHASES))
     }
     totals["t_rollout"] -= totals["t_wait"]
-    seconds, iters = totals["t_iter"], sum(covered for _, covered in kept)
+    seconds, iters = totals.pop("t_iter"), sum(covered for _, covered in kept)
+    whole = sum(totals.values())  # of a3c's learners together, more than the seconds
     steps = sum(line["steps_global"] for line, _ in kept)
     return {
         "iters": iters,
@@ -82,8 +83,8 @@ def measured(lines: Lines, warmup: int) -> dict[str, Any]:
         "seconds": seconds,
         "fps": steps / seconds,
         "t_iter": seconds / iters,
-        "memory_mb": max((line["memory_mb"] or 0.0 for line, _ in kept), default=None),
-    } | {f"share_{phase}": totals[f"t_{phase}"] / seconds for phase in PHASES}
+        "memory_mb": max(line["memory_mb"] or 0.0 for line, _ in kept),
+    } | {f"share_{phase}": totals[f"t_{phase}"] / whole for phase in PHASES}
 
 
 def side_by_side(runs: list[tuple[float, Lines]], warmup: int) -> dict[str, Any]:

@@ -19,12 +19,16 @@ from ..flags import Parser, config_parser, nested
 
 ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
 """Budgets that leave it to another when a run ends."""
+ALONE = {
+    "ranks": {"ranks": "1"},
+    "workers": {"num_workers": "0", "sampler": "auto", "sync": "auto"},
+}
+"""What makes a run one process; what only goes with more is taken back."""
 SETTINGS = {"track": "none", "eval_episodes": "1"}
 INSTEAD = {
     **dict.fromkeys(BUDGETS, "say how long a run is measured with --iters or --seconds"),
     "stop_at_return": "write --target-return to measure the time until then",
     "log_jsonl": "the metrics of every run are in logs/",
-    "num_envs_per_worker": "write --num-envs, which --weak multiplies by the workers",
 }
 """What scale says to its runs, and how to say it to scale."""
 
@@ -64,14 +68,15 @@ class Plan:
 
     def options(self, count: int, repeat: int = 0) -> dict[str, str]:
         """Of a training run at this count, all but its budget."""
+        shape = {"num_envs": self.num_envs(count), "seed": self.base.seed + repeat}
         if self.kind == "workers":
-            shape = {"num_workers": count, "num_envs": self.num_envs(count)}
+            shape["num_workers"] = count
         else:
-            shape = {"ranks": count, "num_envs": self.num_envs(count) // count}
-            if self.base.batch_size:  # of one process; its minibatches are shared like its rows
+            shape |= {"ranks": count, "num_envs": self.num_envs(count) // count}
+            if self.base.batch_size:  # as many minibatches, of which every rank has its share
                 shape["minibatches"] = self.base.minibatch_count
-        shape["seed"] = self.base.seed + repeat
-        return self.given | {name: str(value) for name, value in shape.items()}
+        one = ALONE[self.kind] if count == self.alone else {}
+        return self.given | {name: str(value) for name, value in shape.items()} | one
 
 
 def plan_of(arguments: list[str]) -> Plan:
@@ -88,11 +93,13 @@ def plan_of(arguments: list[str]) -> Plan:
         )
     place, overwrite = given.pop("output_dir", None), given.pop("overwrite", "false") == "true"
     file = load_file(given["config"]) if "config" in given else {}
-    base = _base(file, given, kind)
+    if kind == "workers":
+        given |= _of_all(given.pop("num_envs_per_worker", None), file, given, counts, own["weak"])
+    base = _base(file, given | ALONE[kind])
     if base.compile == "auto":  # by the length of a run, which should not decide here
         given["compile"] = "off"
-    if kind == "ranks":
-        given.pop("batch_size", None)
+    for name in ("num_envs_per_worker", "batch_size") if kind == "ranks" else ():
+        given.pop(name, None)  # said otherwise, for each count
     plan = Plan(
         kind=kind,
         counts=counts,
@@ -119,8 +126,6 @@ def _parser() -> Parser:
     parser.add_argument("--iters", type=_whole, default=None)
     parser.add_argument("--seconds", type=lambda text: _number(text, 0.1), default=5.0)
     parser.add_argument("--target-return", type=_number, default=None)
-    if "--ranks" not in parser._option_string_actions:
-        parser.add_argument("--ranks")
     return parser
 
 
@@ -158,12 +163,22 @@ def _counted(given: dict[str, Any]) -> tuple[str, list[int]]:
     return kind, counts
 
 
-def _base(file: Mapping[str, Any], flags: Mapping[str, Any], kind: str) -> Config:
+def _of_all(
+    each: Any, file: Mapping[str, Any], given: Mapping[str, Any], counts: list[int], weak: bool
+) -> dict[str, str]:
+    """The environments of one worker as those of one process, or of the most workers."""
+    each = file.get("num_envs_per_worker") if each is None else each
+    if each is None or "num_envs" in given:
+        return {}
+    if not str(each).isdigit():
+        raise BadInput(f"num_envs_per_worker is {each!r}: write a whole number, such as 8")
+    return {"num_envs": str(int(each) * (1 if weak else max(1, *counts)))}
+
+
+def _base(file: Mapping[str, Any], flags: Mapping[str, Any]) -> Config:
     """The training on one process, with what suits its environment filled in."""
     from ..envs.maker import look_at
 
-    replaced = ("ranks",) if kind == "ranks" else ("num_workers", "num_envs_per_worker")
-    file = {name: value for name, value in file.items() if name not in replaced}
     config = resolve(file, _nested(flags))
     world = look_at(config.env_id, **vars(config.env))
     return fitted(config, world.obs_spec, world.act_spec)

@@ -140,7 +140,8 @@ def _bars(axes: Any, spreads: list[Spread], form: str) -> None:
     axes.set_ylim(0, top)
     for place, mean in enumerate(means):
         text, colour = (form.format(mean), "white") if mean else ("not reached", "#333333")
-        axes.text(place, 0.03 * top, text, ha="center", color=colour, fontweight="bold", size=9)
+        look = {"color": colour, "fontweight": "bold", "size": 9, "zorder": 4}
+        axes.text(place, 0.03 * top, text, ha="center", **look)
 
 
 def _line(
@@ -163,6 +164,6 @@ def _whiskers(axes: Any, spreads: list[Spread], colour: str) -> None:
 
 
 def _ends(spreads: list[Spread]) -> Any:
-    """Of the intervals, low and high; the mean where there is none, and nothing below 0."""
+    """Of the intervals, low and high; the mean where there is none."""
     found = np.array([(s.ci_low, s.ci_high, s.mean) for s in spreads], float)
-    return np.where(np.isnan(found[:, :2]), found[:, 2:], found[:, :2].clip(0)).T
+    return np.where(np.isnan(found[:, :2]), found[:, 2:], found[:, :2]).T

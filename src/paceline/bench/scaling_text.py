@@ -14,7 +14,8 @@ HEAD = (
 
 def title_of(plan: Plan) -> str:
     way = "weak" if plan.weak else "strong"
-    return f"{plan.base.algo.upper()} on {plan.base.env_name}: {way} scaling over {plan.kind}"
+    algo = plan.given.get("algo", plan.base.algo)  # which may be an alias
+    return f"{algo.upper()} on {plan.base.env_name}: {way} scaling over {plan.kind}"
 
 
 def note_of(plan: Plan) -> str:

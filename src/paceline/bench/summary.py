@@ -14,10 +14,13 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.
 NEAR = 0.9
 """Share of the ideal, or of the ceiling, from which there is nothing to explain."""
 
+STEADY = 0.15
+"""Deviation of the ceiling, as a share of it, up to which it says something about the machine."""
+
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and deviation over repeats, and the 95 % interval of the mean; it takes two of them."""
+    """Mean and deviation over repeats, and the mean's 95 % interval, of what can't be negative."""
 
     mean: float | None
     std: float | None = None
@@ -31,7 +34,7 @@ class Spread:
         mean, std = statistics.fmean(values), statistics.stdev(values)
         free = len(values) - 1
         half = (STUDENT[free - 1] if free <= len(STUDENT) else 2.1) * std / math.sqrt(len(values))
-        return Spread(mean, std, mean - half, mean + half)
+        return Spread(mean, std, max(0.0, mean - half), mean + half)
 
     def times(self, factor: float) -> Spread:
         return Spread(*(None if x is None else x * factor for x in vars(self).values()))
@@ -159,7 +162,16 @@ def bottleneck(rows: list[Row], kind: str, cpus: int) -> str:
     low, high = last.speedup.ci_low, last.speedup.ci_high
     if low is not None and high is not None and low < 1 < high:
         said += " With this noise it could as well be no difference: the interval includes 1."
+    if not _steady(last.ceiling):
+        said += (
+            " The machine was not quiet: independent runs gained now much, now little. Measure "
+            "again while nothing else runs, or with more --repeats."
+        )
     return said
+
+
+def _steady(spread: Spread) -> bool:
+    return (spread.std or 0.0) <= STEADY * (spread.mean or 0.0)
 
 
 def _reason(base: Row, last: Row, kind: str, cpus: int) -> str:
@@ -167,7 +179,7 @@ def _reason(base: Row, last: Row, kind: str, cpus: int) -> str:
     if speedup >= NEAR * last.ideal:
         return "Nothing holds it back."
     crowd = processes(last.count) > cpus
-    if speedup >= NEAR * (last.ceiling.mean or math.inf):
+    if _steady(last.ceiling) and speedup >= NEAR * (last.ceiling.mean or math.inf):
         few = f", which has {cpus} CPUs" if crowd else ""
         return f"The bottleneck is the machine itself{few}: as many independent runs gain no more."
     lost = {phase: _cost(last, phase) - _cost(base, phase) / last.ideal for phase in WHY[kind]}
@@ -195,7 +207,7 @@ WHY = {
     "workers": {
         "rollout": "sampling (waking workers, waiting for the slowest, environments too cheap to "
         "be worth a process)",
-        "learn": "learning, which workers do not share (ranks do)",
+        "learn": "learning, which only ranks and a3c's workers share",
         "sync": "the exchange of gradients",
         "other": "what surrounds the training: logs, checkpoints, evaluation",
     },

@@ -21,6 +21,8 @@ class Columns(Protocol):
     act_spec: ActionSpec
     row: int
     """rows stepped since the run began"""
+    episode: Array
+    """number of each column's episode"""
     started: Array
     """row of the first observation of each column's episode"""
     ended: Any

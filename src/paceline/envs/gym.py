@@ -9,10 +9,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 
 from ..errors import BadInput
@@ -139,3 +141,25 @@ def trusting(make: EnvMaker) -> EnvMaker:
         return env, limit
 
     return made
+
+
+def registered(env_id: Any) -> list[gym.envs.registration.EnvSpec]:
+    """What the user's own code may have registered, `env_id` first of all, if it can be sent."""
+    name = str(env_id).rpartition(":")[2]
+    found = []
+    for spec in gym.registry.values():
+        entry = str(spec.entry_point)
+        if spec.id == name or not entry.startswith("gymnasium."):
+            if entry.startswith("__main__:"):  # which is another module there
+                own = getattr(sys.modules["__main__"], entry.partition(":")[2], None)
+                spec = replace(spec, entry_point=own)
+            with suppress(Exception):
+                cloudpickle.dumps(spec)
+                found.append(spec)
+    return found
+
+
+def register(specs: list[gym.envs.registration.EnvSpec]) -> None:
+    """Make known here what another process knows."""
+    for spec in specs:
+        gym.registry[spec.id] = spec

@@ -15,13 +15,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Listener, wait
 from typing import Any
 
 import cloudpickle
+import gymnasium as gym
 
 from ..config import Config
+from ..envs.gym import registered
 from ..errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
 from ..launcher import LAUNCH, LINE
 from ..machine import THREAD_VARIABLES
@@ -44,7 +46,15 @@ class Job:
 
     what: str
     subject: Config | str
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any]
+    registered: list[gym.envs.registration.EnvSpec]
+    """environments that the process which starts the ranks knows, and they may not"""
+    command: list[str]
+    """what the user has typed"""
+
+
+def job(what: str, subject: Config | str, env_id: Any, **changes: Any) -> Job:
+    return Job(what, subject, changes, registered(env_id), sys.argv)
 
 
 # What a rank says.

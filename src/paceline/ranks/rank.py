@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from .. import launcher, session
+from ..envs.gym import register
 from ..errors import PacelineError, StoppedEarly
 from ..machine import CACHE, compiled_cache, end_with
 from ..sync.watch import LostRank
@@ -76,6 +77,8 @@ class Line:
         return 0
 
     def _run(self, job: Job, rank: int) -> None:
+        sys.argv = job.command
+        register(job.registered)
         what = getattr(session, job.what)
         with closing(what(job.subject, lambda: self._stop, **job.changes)) as reports:
             for report in reports:

@@ -96,6 +96,11 @@ class Block:
         self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
         return self._replay(state) if columns.resume == "replay" else []
 
+    def skip(self, rollouts: int) -> None:
+        """Begin as if so many had been made: with other episodes, and other noise."""
+        self._rollouts = rollouts
+        self.columns.episode += rollouts
+
     def _replay(self, state: Mark) -> list[int]:
         """Bring every open episode back; returns the columns where that failed."""
         columns, at = self.columns, 0

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from contextlib import ExitStack
 
 import cloudpickle
-import gymnasium as gym
 
+from ..envs.gym import registered
 from ..envs.maker import World
 from ..errors import BadInput
 from ..machine import nameless_file
@@ -56,9 +54,7 @@ def hire(
         obs=world.obs_spec,
         act=world.act_spec,
     )
-    common = _by_value(
-        Common(world, _registered(str(world.env_id).rpartition(":")[2]), network, plan, seed)
-    )
+    common = _by_value(Common(world, registered(world.env_id), network, plan, seed))
     setups = [
         Setup(
             common=common,
@@ -99,18 +95,3 @@ def _by_value(common: Common) -> bytes:
             f"this environment or network can't be sent to worker processes ({error}); give it as "
             "module:Name, or as a callable that makes it, or leave num_workers at 0"
         ) from None
-
-
-def _registered(name: str) -> list[gym.envs.registration.EnvSpec]:
-    """What the user's own code may have registered, `name` first of all, if it can be sent."""
-    found = []
-    for spec in gym.registry.values():
-        entry = str(spec.entry_point)
-        if spec.id == name or not entry.startswith("gymnasium."):
-            if entry.startswith("__main__:"):  # which is another module there
-                own = getattr(sys.modules["__main__"], entry.partition(":")[2], None)
-                spec = replace(spec, entry_point=own)
-            with suppress(Exception):
-                cloudpickle.dumps(spec)
-                found.append(spec)
-    return found

@@ -62,6 +62,11 @@ class Serial:
         self._begun = True
         return different
 
+    def skip(self, rollouts: int) -> None:
+        """Begin as if so many had been made: with other episodes, and other noise."""
+        for block in self._blocks:
+            block.skip(rollouts)
+
     def close(self) -> None:
         for block in self._blocks:
             block.close()

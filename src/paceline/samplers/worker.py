@@ -25,6 +25,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
+from ..envs.gym import register
 from ..envs.maker import World
 from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..policy.network import NetworkSpec
@@ -201,8 +202,7 @@ def _work(line: Line, memory_file: int) -> None:
     log.propagate = False
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
-    for spec in common.registered:
-        gym.registry[spec.id] = spec
+    register(common.registered)
     # Environments should draw from their own generator; those that do not at least differ.
     random.seed(f"{common.seed} {setup.first_column}")
     np.random.seed([common.seed, setup.first_column])

@@ -11,6 +11,8 @@ from ..errors import StoppedEarly
 from .beat import TICK
 from .meeting import Meeting
 
+UNKNOWN, GONE = -1, -2
+"""Instead of the descriptor of a process."""
 Sign = tuple[int, ...]
 """Whatever changes while a rank is at work."""
 
@@ -40,7 +42,7 @@ class Watch:
         passed = min(now - self._looked, 2 * TICK)
         self._looked = now
         for rank in awaited:
-            if _has_gone(self._pidfds.get(rank, -1)):
+            if _has_gone(self._pidfds.get(rank, UNKNOWN)):
                 raise LostRank(f"{self._members[rank]} has gone")
             sign = self._sign(rank)
             same = sign == self._seen.get(rank)
@@ -62,13 +64,15 @@ class Watch:
 def _pidfd(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not on this system; or gone, which its silence tells
-        return -1
+    except ProcessLookupError:
+        return GONE
+    except (AttributeError, OSError):  # not on this system: its silence has to tell
+        return UNKNOWN
 
 
 def _has_gone(pidfd: int) -> bool:
     if pidfd < 0:
-        return False
+        return pidfd == GONE
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

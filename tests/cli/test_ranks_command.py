@@ -1,0 +1,431 @@
+"""Ranks as a user has them: `--ranks`, a3c, torchrun, and ranks that are started by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import ranked
+import yaml
+from ranked import Command, left_after
+
+import paceline
+from paceline import cli
+
+pytestmark = pytest.mark.timeout(120)
+
+PACELINE = (sys.executable, "-m", "paceline")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m")
+SHORT = shlex.split(
+    "--preset none --num-envs 2 --rollout-steps 16 --hidden 16 --compile off --track none "
+    "--eval-episodes 1 --total-iters 4"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(shell, monkeypatch, capsys):
+    """The command within this process, which saves its start: what has ended."""
+    monkeypatch.chdir(shell.folder)
+
+    def run(*arguments):
+        code = cli.run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Ended(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def start(shell):
+    """Start any command; what is left of it when a test fails is ended."""
+    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+    started = []
+
+    def begin(prefix, *arguments, name="run", **variables):
+        started.append(Command(shell, *arguments, name=name, prefix=prefix, **variables))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.abandon()
+
+
+def config_of(run):
+    return yaml.safe_load(run.text("config.yaml"))
+
+
+def iterations(run):
+    return [line["iter"] for line in run.metrics()]
+
+
+# What is refused, before anything starts.
+
+REFUSED = {
+    "--ranks 0": ("ranks", "0"),
+    "--ranks x": ("ranks", "'x'", "whole number", "auto"),
+    "--ranks 1.5": ("ranks", "1.5"),
+    "--ranks 5000": ("ranks", "5000", "4096"),
+    "--sync hogwild --algo ppo": ("hogwild", "a2c", "ppo", "--algo a3c"),
+    "--sync hogwild --algo a2c": ("--num-workers 2",),
+    "--algo a3c --ranks 2": ("ranks is 2", "--num-workers 2", "--algo a2c"),
+    "--algo a3c --num-workers 0": ("--num-workers 2",),
+    "--algo a3c --num-workers 3 --num-envs 8": ("num_envs 8", "3 workers", "--num-envs 9"),
+    "--algo a3c --normalize-obs": ("normalize_obs", "--algo a2c"),
+    "--algo a3c --normalize-return": ("normalize_return", "--algo a2c"),
+    "--algo a3c --sampler workers": ("'workers'", "leave it out"),
+    "--algo a3c --device cuda": ("--device cpu",),
+    "--sync local --ranks 2": ("'local'", "ranks is 2"),
+    "--sync both": ("sync", "both", "hogwild"),
+    "--init-method bogus": ("init_method", "bogus", "env://", "file:///"),
+    "--init-method http://here": ("init_method", "http://here", "tcp://"),
+    "--backend mpi": ("backend", "mpi", "gloo"),
+    "--rank-timeout 60": ("rank_timeout", "60", "60s"),
+    "--rank-timeout 0s": ("rank_timeout", "0s"),
+    "--ranks 2 --num-envs 3 --rollout-steps 16 --batch-size 15": ("batch_size 15", "2 ranks"),
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_can_not_be_is_refused_with_what_to_write_instead(command, arguments):
+    ended = command("train", *arguments.split())
+    assert ended.code == 2 and "Traceback" not in ended.err
+    assert ended.err.startswith("paceline: ") and len(ended.err.splitlines()) <= 3
+    for word in REFUSED[arguments]:
+        assert word in ended.err, f"{word!r} is not in: {ended.err}"
+    assert not psutil.Process().children()
+    assert not Path("runs").exists()
+
+
+def test_ranks_can_not_change_when_a_run_is_resumed(command, shell):
+    shell.train_here("run", *SHORT, "--total-iters", 1)
+    ended = command("resume", "run", "--ranks", 2)
+    assert ended.code == 2
+    assert ended.err.startswith("paceline: ranks can't change when a run is resumed")
+    assert not psutil.Process().children()
+
+
+def test_the_lists_and_the_help_tell_of_ranks(command):
+    listed = command("list", "syncs").out
+    for name in ("local", "allreduce", "hogwild"):
+        assert re.search(rf"^  {name} +\w", listed, re.MULTILINE)
+    shown = command("train", "--help").out
+    for flag in ("--ranks", "--sync", "--backend", "--init-method", "--rank-timeout"):
+        assert re.search(rf"^  {flag}\n      \w", shown, re.MULTILINE), flag
+    assert "a3c" in shown and "ddppo" in shown
+
+
+def test_the_environments_of_a_preset_are_shared_out_and_a_batch_is_that_of_all_ranks():
+    config = paceline.Config(env_id="CartPole-v1", ranks=2)
+    alone = paceline.Config(env_id="CartPole-v1")
+    assert (alone.num_envs, config.num_envs) == (8, 4)
+    assert config.minibatch_count == alone.minibatch_count
+    given = {"preset": "none", "num_envs": 4, "rollout_steps": 32, "batch_size": 64}
+    assert paceline.Config(ranks=2, **given).minibatch_count == 4
+    assert paceline.Config(ranks=1, **given).minibatch_count == 2
+    assert paceline.Config(algo="ddppo").syncing in ("allreduce", "local")
+
+
+# With --ranks
+
+INHERITED = {
+    "RANK": "7",
+    "WORLD_SIZE": "9",
+    "LOCAL_RANK": "3",
+    "GROUP_RANK": "2",
+    "MASTER_ADDR": "nowhere.invalid",
+    "MASTER_PORT": "1",
+    "TORCHELASTIC_RUN_ID": "x",
+    "TORCHELASTIC_RESTART_COUNT": "4",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "HTTP_PROXY": "http://nowhere.invalid:1",
+    "HTTPS_PROXY": "http://nowhere.invalid:1",
+    "ALL_PROXY": "http://nowhere.invalid:1",
+    "HOSTNAME": "nowhere.invalid",
+    "OMP_NUM_THREADS": "64",
+}
+
+
+def test_variables_of_another_launcher_change_nothing_and_ones_own_reach_every_rank(start):
+    """LOCAL_SCRATCH and GROUP_HOME are what clusters call their folders."""
+    kwargs = '{"shown": "LOCAL_SCRATCH"}'
+    flags = ("train", "--ranks", 2, "--env-id", "ranked:Ranked-v0", "--env.kwargs", kwargs, *SHORT)
+    variables = INHERITED | {"LOCAL_SCRATCH": "/tmp", "GROUP_HOME": "/tmp"}
+    running = start(PACELINE, *flags, "--output-dir", "run", **variables)
+    assert running.end() == 0, running.err
+    assert "2 learners (shared memory) × 2 envs" in running.out
+    assert "100%" in running.out
+    assert running.err == ""
+    assert iterations(running.run) == [1, 2, 3, 4]
+    assert {line["world_size"] for line in running.run.metrics()} == {2}
+
+
+@pytest.mark.parametrize("more", [{}, {"WORLD_SIZE": "2"}], ids=["whole", "not those of a rank"])
+def test_a_refusal_is_heard_whatever_was_inherited(command, monkeypatch, more):
+    for name, value in (INHERITED | more).items():
+        monkeypatch.setenv(name, value)
+    ended = command("train", "--ranks", 2, "--lr", "x")
+    assert ended.code == 2
+    assert ended.err.startswith("paceline: lr is 'x'")
+
+
+def test_a_run_starts_though_what_was_inherited_is_not_of_a_rank(start):
+    """As RANK of something else, which is larger than WORLD_SIZE of yet another thing."""
+    variables = INHERITED | {"WORLD_SIZE": "2"}
+    flags = ("train", "--output-dir", "run", "--ranks", 2, *SHORT)
+    running = start(PACELINE, *flags, **variables)
+    assert running.end() == 0, running.err
+    assert iterations(running.run) == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_strange_host_name_is_no_obstacle(start):
+    """In a namespace of its own; one's own machine keeps its name."""
+    unshare = shutil.which("unshare")
+    script = 'hostname nowhere.invalid && exec "$@"'
+    prefix = (unshare or "unshare", "--uts", "sh", "-c", script, "sh")
+    if not unshare or subprocess.run([*prefix, "true"], check=False).returncode:
+        pytest.skip("this user may not give a process another host name")
+    flags = ("train", "--output-dir", "run", "--ranks", 2, *SHORT)
+    running = start((*prefix, *PACELINE), *flags)
+    assert running.end() == 0, running.err
+    assert iterations(running.run) == [1, 2, 3, 4]
+    assert socket.gethostname() != "nowhere.invalid"
+
+
+@pytest.mark.slow
+def test_every_way_of_adding_up_gives_the_same_weights(shell):
+    """Of two numbers there is but one sum."""
+    found = {}
+    for backend, shown in (("shm", "shared memory"), ("gloo", "gloo"), ("auto", "shared memory")):
+        flags = ("--ranks", 2, "--backend", backend, *SHORT)
+        ended = shell("train", "--output-dir", backend, *flags)
+        assert ended.code == 0, ended
+        assert f"2 learners ({shown}) × 2 envs" in ended.out
+        found[backend] = shell.run(backend).last()
+    assert found["shm"] == found["gloo"] == found["auto"]
+
+
+@pytest.mark.slow
+def test_ranks_meet_at_a_file(shell):
+    """Again and again at the same one."""
+    meeting = f"file://{shell.folder}/store"
+    runs = [
+        shell.train(name, "--ranks", 2, "--init-method", meeting, *SHORT) for name in ("a", "b")
+    ]
+    assert iterations(runs[0]) == iterations(runs[1]) == [1, 2, 3, 4]
+    assert runs[0].last() == runs[1].last()
+
+
+# With torchrun
+
+
+def test_under_torchrun_ranks_share_one_run(start, shell):
+    running = start(TORCHRUN, "paceline", "train", *SHORT, "--env-id", "CartPole-v1")
+    assert running.end() == 0, running.err
+    (folder,) = (shell.folder / "runs").iterdir()
+    run = shell.run(folder)
+    assert iterations(run) == [1, 2, 3, 4]
+    assert {line["world_size"] for line in run.metrics()} == {2}
+    assert config_of(run)["ranks"] == 2
+    assert running.out.count("2 learners (shared memory) × 2 envs") == 1
+    assert running.out.count("evaluation: mean") == 1
+    assert "Traceback" not in running.err
+
+
+@pytest.mark.slow
+def test_torchrun_and_ranks_give_the_same_run(start, shell):
+    ours = shell.train("ours", "--ranks", 2, *SHORT)
+    running = start(TORCHRUN, "paceline", "train", "--output-dir", "run", *SHORT)
+    assert running.end() == 0, running.err
+    assert running.run.result() == ours.result()
+
+
+@pytest.mark.slow
+def test_another_number_of_ranks_than_torchrun_has_started_is_refused_once(start):
+    running = start(TORCHRUN, "paceline", "train", "--ranks", 3, "--output-dir", "run", *SHORT)
+    assert running.end() != 0
+    said = re.findall("paceline: .*", running.err)
+    assert said == [
+        "paceline: ranks is 3, and this is one of 2 processes that a launcher has started; "
+        "leave it out"
+    ]
+    assert not running.run.path.exists()
+
+
+LONG = ("--env-id", "ranked:Ranked-v0", "--env.kwargs", '{"slow": 0.001}', "--save-every", 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["--output-dir run", ""])
+def test_a_run_under_torchrun_goes_on_in_its_directory_when_a_rank_is_killed(start, shell, given):
+    torchrun = (*TORCHRUN[:3], "--max-restarts", "3", *TORCHRUN[3:])
+    flags = ("paceline", "train", *shlex.split(given), *SHORT, *LONG, "--total-iters", 40)
+    running = start(torchrun, *flags)
+    place = running.await_(lambda: [p.parent for p in shell.folder.glob("**/metrics.jsonl")])
+    running = dataclasses_replace(running, shell.run(place[0]))
+    running.await_reports(12)
+    running.ranks(of=running.process)[1].kill()
+    assert running.end(90) == 0, running.err
+    assert [p.parent for p in shell.folder.glob("**/metrics.jsonl")] == place
+    assert iterations(running.run) == list(range(1, 41))
+    straight = shell.train("straight", "--ranks", 2, *SHORT, *LONG, "--total-iters", 40)
+    assert running.run.last() == straight.last()
+
+
+def dataclasses_replace(running, run):
+    running.run = run
+    return running
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun_leave_with_it(start):
+    flags = ("paceline", "train", "--output-dir", "run", *SHORT, *LONG, "--total-iters", 10**6)
+    running = start(TORCHRUN, *flags)
+    running.await_reports(5)
+    family = running.family()
+    assert len(family) >= 2
+    running.process.kill()
+    running.process.wait()
+    assert not left_after(family, 2.0)
+    shutil.rmtree(running.folder / "tmp")  # torchrun leaves a folder for logs when it is killed
+    (running.folder / "tmp").mkdir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_torchrun_stops_the_run_with_a_checkpoint_that_resumes_exactly(
+    start, shell, kind
+):
+    flags = (*SHORT, *LONG, "--total-iters", 40)
+    running = start(TORCHRUN, "paceline", "train", "--output-dir", "run", *flags)
+    running.await_reports(8)
+    running.process.send_signal(kind)
+    running.end(45)
+    assert "saved; go on with `paceline resume run`" in running.out
+    run = running.run
+    assert run.checkpoints()[-1].name == f"{iterations(run)[-1]:08d}"
+    assert iterations(run)[-1] < 40
+    again = start(TORCHRUN, "paceline", "resume", "run", name="again")
+    assert again.end() == 0, again.err
+    assert iterations(run) == list(range(1, 41))
+    assert run.last() == shell.train("straight", "--ranks", 2, *flags).last()
+
+
+# By hand
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def by_hand(start):
+    """Two ranks of a command, each with options of its own: both, ended."""
+
+    def run(first, second, timeout=60, **variables):
+        given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+        both = [
+            start(PACELINE, *arguments, name=f"rank{rank}", RANK=str(rank), **(given | variables))
+            for rank, arguments in enumerate((first, second))
+        ]
+        deadline = time.monotonic() + timeout
+        for each in both:
+            each.end(max(1.0, deadline - time.monotonic()))
+        return both
+
+    return run
+
+
+def test_ranks_that_were_started_with_different_options_say_which(by_hand, shell):
+    flags = ("train", "--output-dir", "run", *SHORT)
+    both = by_hand((*flags, "--lr", 1e-3), (*flags, "--lr", 2e-3))
+    assert [each.process.returncode for each in both] == [2, 2]
+    said = both[0].err + both[1].err
+    assert said.count("paceline: ") == 1
+    assert "lr is 0.001 on rank 0 and 0.002 on rank 1" in said
+    assert not (shell.folder / "run").exists()
+
+
+@pytest.mark.slow
+def test_ranks_started_by_hand_train_and_resume(by_hand, shell):
+    flags = ("train", "--output-dir", "run", *SHORT)
+    both = by_hand(flags, flags)
+    assert [each.process.returncode for each in both] == [0, 0], both[0].err + both[1].err
+    run = shell.run("run")
+    assert iterations(run) == [1, 2, 3, 4]
+    assert {line["world_size"] for line in run.metrics()} == {2}
+    more = ("resume", "run", "--total-iters", 6)
+    both = by_hand(more, more)
+    assert [each.process.returncode for each in both] == [0, 0], both[0].err + both[1].err
+    assert iterations(run) == [1, 2, 3, 4, 5, 6]
+    assert "warning" not in both[0].out + both[1].out
+
+
+@pytest.mark.slow
+def test_ranks_started_by_hand_meet_at_a_file(by_hand, shell):
+    """Twice at the same one: those of the first time have gone, and left nothing to trip over."""
+    for name in ("a", "b"):
+        meeting = f"file://{shell.folder}/store"
+        flags = ("train", "--output-dir", name, "--init-method", meeting, *SHORT)
+        both = by_hand(flags, flags)
+        assert [each.process.returncode for each in both] == [0, 0], both[0].err + both[1].err
+        assert iterations(shell.run(name)) == [1, 2, 3, 4]
+    assert shell.run("a").last() == shell.run("b").last()
+
+
+@pytest.mark.slow
+def test_a_rank_started_by_hand_with_a_bad_option_says_so(start, shell):
+    """Nobody else can: rank 0's are right."""
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    running = start(PACELINE, "train", *SHORT, "--lr", "x", RANK="1", **variables)
+    assert running.end() == 2
+    assert "lr is 'x'" in running.err
+
+
+# Learners that wait for nobody
+
+
+def test_a3c_has_a_run_directory_like_any_other_run(shell):
+    flags = "--algo a3c --num-workers 2 --num-envs 2 --total-steps 1500 --save-every 500 "
+    more = "--log-every 20 --track none --eval-episodes 2 --compile off --hidden 16"
+    ended = shell("train", "--output-dir", "run", *(flags + more).split())
+    assert ended.code == 0, ended
+    assert "a3c on CartPole-v1 · 2 learners (shared weights, no locks) × 1 envs" in ended.out
+    run = shell.run("run")
+    lines = run.metrics()
+    assert {line["world_size"] for line in lines} == {2}
+    assert sum(line["steps_global"] for line in lines) == lines[-1]["steps"]
+    assert 1500 <= lines[-1]["steps"] <= 1600
+    assert iterations(run) == sorted(set(iterations(run)))
+    assert run.checkpoints()[-1].name == f"{lines[-1]['iter']:08d}"
+    assert run.json("eval.json")["episodes"] == 2
+    kept = config_of(run)
+    assert (kept["algo"], kept["sync"], kept["num_workers"], kept["ranks"]) == (
+        *("a2c", "hogwild", 2, 1),
+    )
+    resumed = shell.resume("run", "--total-steps", 2000)
+    assert resumed.metrics()[: len(lines)] == lines
+    assert 2000 <= resumed.metrics()[-1]["steps"] <= 2100
+    assert os.listdir(shell.folder / "tmp") == []  # noqa: PTH208

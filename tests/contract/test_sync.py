@@ -1,0 +1,429 @@
+"""What ranks may rely on: the same sums for all, everything in order of rank, nobody held up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import zlib
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+from together import Together, nothing_left
+
+from paceline.errors import BadInput, PacelineError
+from paceline.rollout import Episode
+from paceline.sync import allreduce, futex
+from paceline.sync.allreduce import Allreduce
+from paceline.sync.local import Local
+from paceline.sync.meeting import meet
+from paceline.sync.segment import SLOT
+from paceline.sync.watch import LostRank
+
+shared = pytest.mark.skipif(not futex.AVAILABLE, reason="ranks share memory on Linux, x86")
+pytestmark = [pytest.mark.timeout(60)]
+
+BACKENDS = [pytest.param("shm", marks=shared), "gloo"]
+SIZES = [2, 3, 4]
+NAMES = {"shm": "shared memory", "gloo": "gloo"}
+
+
+@pytest.fixture(scope="module")
+def together():
+    with closing(Together()) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def clean(together):
+    with nothing_left(together):
+        yield
+
+
+def met(place, rank, size, backend="auto", timeout=20.0, hosts=None):
+    """`hosts` says which host each rank claims to be on."""
+    meeting = meet(place, rank, size, timeout, hosts[rank] if hosts else "")
+    return closing(Allreduce(meeting, backend, timeout=timeout))
+
+
+# Sums.
+
+
+def part_of(rank, kind, count):
+    """What a rank has to add; floats whose sum depends on the order."""
+    generator = torch.Generator().manual_seed(rank + 1)
+    if kind == torch.int64:
+        return torch.randint(-(2**40), 2**40, (count,), generator=generator)
+    return torch.randn(count, dtype=kind, generator=generator) * 10.0**rank
+
+
+def sums_of(place, rank, size, backend, kind, count):
+    """Checksum of the sum, and how far it is from that in order of rank."""
+    expected = part_of(0, kind, count)
+    for other in range(1, size):
+        expected = expected + part_of(other, kind, count)
+    with met(place, rank, size, backend) as sync:
+        found = part_of(rank, kind, count)
+        address = found.data_ptr()
+        sync.sum(found)
+        assert found.data_ptr() == address and found.dtype == kind
+        assert (sync.rank, sync.size, sync.world_size) == (rank, size, size)
+    assert sync.path == NAMES[backend]
+    return zlib.crc32(found.numpy().data), (found - expected).abs().max().item()
+
+
+LARGE = SLOT // 4 + 800_003
+"""float32 numbers: more than one slot holds, and no round number."""
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64], ids=str)
+@pytest.mark.parametrize("count", [1, 10_007])
+def test_a_sum_is_the_same_to_the_bit_on_all_ranks(together, backend, size, kind, count):
+    found = together(sums_of, size, backend, kind, count)
+    assert len({checksum for checksum, _ in found}) == 1
+    far = max(distance for _, distance in found)
+    # Memory adds in order of rank; gloo, where there are more than two, in an order of its own.
+    exact = backend == "shm" or size == 2 or kind == torch.int64
+    assert far == 0 if exact else far < (1e-2 if kind == torch.float32 else 1e-10)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_sum_may_be_larger_than_a_slot(together, backend, size):
+    found = together(sums_of, size, backend, torch.float32, LARGE)
+    assert len({checksum for checksum, _ in found}) == 1
+    assert max(distance for _, distance in found) <= (0 if backend == "shm" or size == 2 else 1e-2)
+
+
+def shapes_of(place, rank, size, backend):
+    with met(place, rank, size, backend) as sync:
+        table = torch.full((3, 5), float(rank + 1))
+        sync.sum(table)
+        nothing = torch.zeros(0)
+        sync.sum(nothing)
+        piece = torch.arange(10.0)
+        sync.sum(piece[2:4])  # as learners do with a part of a buffer
+        return table.tolist(), len(nothing), piece.tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_sum_takes_any_shape_and_touches_nothing_beside_it(together, backend):
+    expected = [[3.0] * 5] * 3, 0, [0.0, 1.0, 4.0, 6.0, *(float(n) for n in range(4, 10))]
+    assert together(shapes_of, 2, backend) == [expected] * 2
+
+
+def crosswise_of(place, rank, size, backend):
+    with met(place, rank, size, backend) as sync:
+        table = torch.arange(6.0).reshape(2, 3)
+        try:
+            sync.sum(table.T)
+        except (ValueError, RuntimeError, PacelineError):
+            return "refused"
+        return table.tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tensor_that_is_not_contiguous_is_summed_or_refused(together, backend):
+    """But never left as it was."""
+    assert together(crosswise_of, 2, backend)[0] in ([[0, 2, 4], [6, 8, 10]], "refused")
+
+
+def many_of(place, rank, size, backend, turns):
+    """Sums of ever changing sizes and kinds; how often one was wrong, and how long they took."""
+    rng, wrong = np.random.default_rng(0), 0
+    with met(place, rank, size, backend) as sync:
+        began = time.monotonic()
+        for turn in range(turns):
+            kind = (torch.float32, torch.float64, torch.int64)[turn % 3]
+            found = torch.full((int(rng.integers(1, 3000)),), rank + turn, dtype=kind)
+            sync.sum(found)
+            wrong += bool((found != size * turn + size * (size - 1) // 2).any())
+        return wrong, time.monotonic() - began
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hundreds_of_sums_are_all_right_and_prompt(together, backend, size):
+    """Also where there are more ranks than CPUs: nobody waits in the way of who is waited for."""
+    for wrong, seconds in together(many_of, size, backend, 300):
+        assert wrong == 0
+        assert seconds < 10
+
+
+def waiting_of(place, rank, size, backend):
+    """CPU seconds that a rank needs to wait for one that takes its time."""
+    with met(place, rank, size, backend) as sync:
+        one = torch.ones(1)
+        sync.sum(one)
+        began = time.process_time()
+        if rank == 0:
+            time.sleep(1.0)
+        sync.sum(one)
+        return time.process_time() - began
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wait_leaves_the_cpu_to_others(together, backend):
+    assert max(together(waiting_of, 4, backend)) < 0.3
+
+
+# All else that passes between ranks.
+
+
+def gathered_of(place, rank, size, backend, hosts=None):
+    """Objects of very different sizes; those of a whole checkpoint are larger than a slot."""
+    with met(place, rank, size, backend, hosts=hosts) as sync:
+        small = sync.gather(("rank", rank))
+        uneven = sync.gather(bytes([rank]) * (rank * (SLOT // 2) + rank))
+        none = sync.gather(None)
+        large = {"w": np.arange(SLOT // 8 + 1000, dtype=np.int64) + rank} if rank == 1 else rank
+        lone = sync.gather(large)
+        begun = sync.gather(rank)  # still in step
+    assert lone[1]["w"].tolist() == list(range(1, SLOT // 8 + 1001))
+    return small, [(len(x), set(x)) for x in uneven], none, [*lone[:1], *lone[2:]], begun
+
+
+def all_gathered(size):
+    return (
+        [("rank", n) for n in range(size)],
+        [(n * (SLOT // 2) + n, {n} if n else set()) for n in range(size)],
+        [None] * size,
+        [0, *range(2, size)],
+        list(range(size)),
+    )
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_objects_of_any_size_are_gathered_in_order_of_rank(together, backend, size):
+    assert together(gathered_of, size, backend) == [all_gathered(size)] * size
+
+
+def agreed_of(place, rank, size, backend):
+    with met(place, rank, size, backend) as sync:
+        flags = [sync.all(True), sync.all(rank != 1), sync.all(False), sync.all(rank == 0)]
+        content = torch.full((1000,), float(rank + 1)) if rank else torch.arange(1000.0)
+        given = sync.share(content)
+        tables = sync.share(torch.full((2, 3), rank + 5, dtype=torch.int64))
+        peaks = [sync.peak(rank), sync.peak(-rank), sync.peak(7.5)]
+        return flags, given.tolist() == list(range(1000)), tables.tolist(), peaks
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ranks_agree_and_start_with_what_rank_0_has(together, backend, size):
+    expected = [True, False, False, False], True, [[5] * 3] * 2, [size - 1, 0, 7.5]
+    assert together(agreed_of, size, backend) == [expected] * size
+
+
+def unshareable_of(place, rank, size, backend):
+    """What other ranks hold before they are given rank 0's content must not matter."""
+    with met(place, rank, size, backend) as sync:
+        return sync.share(torch.full((3,), float("nan") if rank else 2.0)).tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sharing_overwrites_even_what_is_not_a_number(together, backend):
+    assert together(unshareable_of, 2, backend) == [[2.0] * 3] * 2
+
+
+def news_of(place, rank, size, backend):
+    episodes = [Episode(10 * rank + n, n / 2, n) for n in range(rank)]  # rank 0 has none
+    with met(place, rank, size, backend) as sync:
+        first = sync.news(np.array([1.0, rank, 0.5]), episodes)
+        quiet = sync.news(np.array([0.25]), [])
+        again = sync.news(np.array([2.0]), episodes[:1])
+    return [(sums.tolist(), found) for sums, found in (first, quiet, again)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_news_are_added_up_and_every_episode_is_heard_once(together, backend, size):
+    all_episodes = [Episode(10 * r + n, n / 2, n) for r in range(size) for n in range(r)]
+    expected = [
+        ([size, size * (size - 1) / 2, size / 2], all_episodes),
+        ([size / 4], []),
+        ([2.0 * size], [Episode(10 * r, 0.0, 0) for r in range(1, size)]),
+    ]
+    assert together(news_of, size, backend) == [expected] * size
+
+
+def test_alone_everything_is_agreed_already():
+    sync, tensor = Local(), torch.tensor([1.5, -2.0])
+    sync.sum(tensor)
+    assert tensor.tolist() == [1.5, -2.0] and sync.share(tensor) is tensor
+    assert sync.gather("x") == ["x"] and sync.all(True) and not sync.all(False)
+    sums, episodes = np.array([3.0]), [Episode(0, 1.0, 2)]
+    assert sync.news(sums, episodes) == (sums, episodes) and sync.peak(4.0) == 4.0
+    assert (sync.rank, sync.size, sync.world_size, sync.path) == (0, 1, 1, "")
+
+
+# Several hosts, as far as ranks know.
+
+
+SPREAD = {"one after the other": "aabb", "in turns": "abab", "uneven": "aabbb"}
+
+
+def hosts_of(place, rank, size, hosts):
+    """A sum of whole numbers, which no order of adding changes; one of others; who was gathered."""
+    with met(place, rank, size, hosts=hosts) as sync:
+        whole = torch.full((5000,), float(2**rank))
+        sync.sum(whole)
+        broken = part_of(rank, torch.float32, 3000)
+        sync.sum(broken)
+        shared = sync.share(torch.full((2,), rank + 3.0))
+        news, episodes = sync.news(np.array([1.0]), [Episode(rank, 0.0, 1)])
+        numbers = set(whole.tolist()), news.tolist(), shared.tolist()
+        columns = [episode.column for episode in episodes]
+        return sync.path, numbers, broken.tolist(), sync.gather(rank), columns
+
+
+@shared
+@pytest.mark.parametrize("hosts", SPREAD.values(), ids=SPREAD)
+def test_ranks_of_two_hosts_add_up_and_gather_in_order_of_rank(together, hosts):
+    size = len(hosts)
+    found = together(hosts_of, size, hosts)
+    path, numbers, broken, _, _ = found[0]
+    assert path == "shared memory, gloo between 2 hosts"
+    assert numbers == ({float(2**size - 1)}, [float(size)], [3.0, 3.0])
+    assert all((p, n, b) == (path, numbers, broken) for p, n, b, _, _ in found)
+    expected = sum(part_of(rank, torch.float64, 3000) * 0 for rank in range(size))
+    for rank in range(size):
+        expected = expected + part_of(rank, torch.float32, 3000).double()
+    np.testing.assert_allclose(broken, expected.numpy(), rtol=1e-5, atol=1e-2)
+    for *_, gathered, columns in found:
+        assert gathered == columns == list(range(size))
+
+
+@shared
+def test_objects_larger_than_a_slot_are_gathered_from_two_hosts(together):
+    assert together(gathered_of, 4, "auto", "aabb") == [all_gathered(4)] * 4
+
+
+def test_where_a_host_has_one_rank_all_goes_through_the_network(together):
+    for path, numbers, _, gathered, _ in together(hosts_of, 3, "aab"):
+        assert path == "gloo"
+        assert numbers == ({7.0}, [3.0], [3.0, 3.0]) and gathered == [0, 1, 2]
+
+
+def refused_of(place, rank, size, hosts):
+    with pytest.raises(BadInput) as error:
+        met(place, rank, size, "shm", hosts=hosts)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aabb", "aab"])
+def test_memory_between_hosts_is_refused(together, hosts):
+    for said in together(refused_of, len(hosts), hosts):
+        assert "'shm'" in said and "no memory in common" in said and "gloo" in said
+
+
+# Ranks that go, hang, or take their time.
+
+
+def lost_of(place, rank, size, backend, timeout, how, hosts=None):
+    """Of those that stay: whether they say which rank is lost, and after how long."""
+    one = torch.ones(1)
+    with met(place, rank, size, backend, timeout, hosts) as sync:
+        pids = sync.gather(os.getpid())
+        if rank == 1:
+            how()
+        began = time.monotonic()
+        try:
+            sync.sum(one)
+        except LostRank as error:
+            said, took = str(error), time.monotonic() - began
+            return f"rank 1 (pid {pids[1]})" in said, said, took
+    return False, "nobody is missed", time.monotonic() - began
+
+
+def leave():
+    time.sleep(0.3)
+    os._exit(0)
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hang():
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rank_that_leaves_is_named_at_once(together, backend, size):
+    for found in together(lost_of, size, backend, 60.0, leave, absent=(1,))[::2]:
+        named, said, took = found
+        assert named and "has gone" in said, said
+        assert took < 2.3
+
+
+@pytest.mark.parametrize("how", [stop, hang])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rank_that_hangs_is_named_after_the_timeout(together, backend, how):
+    for found in together(lost_of, 3, backend, 1.0, how, absent=(1,))[::2]:
+        named, said, took = found
+        assert named and "no sign of life for 1 s" in said, said
+        assert 0.9 < took < 3.0
+
+
+@shared
+@pytest.mark.parametrize("how", [leave, stop])
+def test_a_rank_that_is_lost_is_missed_by_all_hosts(together, how):
+    """Rank 1 is not the first of its host; those of the other learn of it from who leaves next."""
+    found = together(lost_of, 4, "auto", 1.5, how, "aabb", absent=(1,), within=20)
+    named, said, _ = found[0]
+    assert named, said
+    for _, said, took in found[2:]:
+        assert said != "nobody is missed"
+        assert took < 5.0
+
+
+def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
+    """`slow` works on for longer than the timeout, and shows it; the sum in the end."""
+    allreduce.BEAT = 0.2
+    with met(place, rank, size, backend, timeout, hosts) as sync:
+        end = time.monotonic() + seconds
+        while rank == slow and time.monotonic() < end:
+            sync.pulse[0] += 1
+            time.sleep(0.05)
+        one = torch.ones(1)
+        try:
+            sync.sum(one)
+        except LostRank as error:
+            return str(error)
+        return float(one)
+
+
+@pytest.mark.parametrize("slow", [0, 2])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rank_that_is_slow_but_alive_is_waited_for(together, backend, slow):
+    """And those who wait for it are alive too, as others who wait for them can see."""
+    assert together(slow_of, 3, backend, 1.0, 2.5, slow) == [3.0] * 3
+
+
+@shared
+@pytest.mark.parametrize("slow", [0, 3])
+def test_a_slow_rank_of_another_host_is_waited_for(together, slow):
+    """Rank 0 sees rank 2 wait for rank 3, and not rank 3 itself."""
+    assert together(slow_of, 4, "auto", 1.0, 2.5, slow, "aabb") == [4.0] * 4
+
+
+def apart_of(place, rank, size):
+    with met(place, rank, size, "shm") as sync:
+        sync.sum(torch.ones(3))
+        with pytest.raises(PacelineError) as error:
+            sync.sum(torch.ones(10 + rank))
+        return str(error.value)
+
+
+@shared
+def test_ranks_that_no_longer_do_the_same_are_told_so(together):
+    first, second = together(apart_of, 2)
+    assert "rank 1 exchanges 44 bytes, and rank 0 40" in first
+    assert "rank 0 exchanges 40 bytes, and rank 1 44" in second

@@ -1,0 +1,482 @@
+"""Ranks that are killed, hang, fail or are told to stop: the run goes on, or ends, and is the same.
+
+Real processes, as `--ranks` starts them; where results are compared, they are compared to the byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import ranked
+from ranked import Command, left_after
+
+import paceline
+
+pytestmark = pytest.mark.timeout(120)
+
+PACELINE = (sys.executable, "-m", "paceline")
+COMMON = (
+    "--env-id ranked:Ranked-v0 --preset none --num-envs 2 --rollout-steps 16 --hidden 16 "
+    "--compile off --track none --eval-episodes 1 "
+)
+CASES = {
+    "ppo": "--ranks 2 --total-iters 40 --save-every 200 --normalize-obs",
+    "workers": "--ranks 2 --num-workers 2 --total-iters 30 --save-every 400",
+    "a3c": "--algo a3c --num-workers 2 --rollout-steps 5 --total-steps 4000 --log-every 20 "
+    "--save-every 500",
+}
+NAMED = r"rank {rank} \(pid {pid}\) has gone; all ranks start again from the last checkpoint"
+SLOW = 0.001
+"""Seconds of a step, so that there is time to disturb."""
+
+
+def flags_of(case, *more, **kwargs):
+    """Flags of a case; keyword arguments are the environment's."""
+    given = json.dumps({"slow": SLOW} | kwargs)
+    return [*shlex.split(COMMON + CASES[case]), "--env.kwargs", given, *map(str, more)]
+
+
+@pytest.fixture
+def start(shell):
+    """Start a training of a case in `run`; what is left of it when a test fails is ended."""
+    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+    started = []
+
+    def begin(case, *more, name="run", variables=None, **kwargs):
+        flags = ("train", "--output-dir", name, *flags_of(case, *more, **kwargs))
+        started.append(Command(shell, *flags, name=name, prefix=PACELINE, **(variables or {})))
+        return started[-1]
+
+    yield begin
+    for command in started:
+        command.abandon()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shell_in, tmp_path_factory):
+    """What a case comes to when nothing happens, made when it is first asked for."""
+    made = {}
+
+    def result(case):
+        if case not in made:
+            shell = shell_in(tmp_path_factory.mktemp(case))
+            (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+            made[case] = same(shell.train("run", *flags_of(case)))
+        return made[case]
+
+    return result
+
+
+def same(run):
+    """All that a disturbed run must share with one that was not: everything but the counts."""
+    result = run.result()
+    result["evaluation"].pop("env_id")
+    result["metrics"] = [
+        {name: value for name, value in line.items() if name != "restarts"}
+        for line in result["metrics"]
+    ]
+    return result
+
+
+def every_iteration_once(run, last):
+    assert [line["iter"] for line in run.metrics()] == list(range(1, last + 1))
+
+
+def kill(process, kind=signal.SIGKILL):
+    process.send_signal(kind)
+    return process.pid
+
+
+# Killed
+
+
+def test_a_run_whose_ranks_are_killed_ends_as_if_they_had_not_been(start, undisturbed):
+    """Rank 0 before there is a checkpoint, rank 1 after it, and rank 0 once more."""
+    command, killed = start("ppo"), []
+    ranks = command.await_(command.ranks)
+    killed.append((0, kill(ranks[0])))
+    for rank, reports in ((1, 10), (0, 25)):
+        command.await_reports(reports)
+        killed.append((rank, kill(command.await_(command.ranks)[rank])))
+    assert command.end() == 0, command.err
+    for rank, pid in killed[1:]:
+        assert re.search("warning: " + NAMED.format(rank=rank, pid=pid), command.out)
+    assert command.out.count("all ranks start again") == 3
+    assert "Traceback" not in command.out + command.err
+    every_iteration_once(command.run, 40)
+    assert same(command.run) == undisturbed("ppo")
+    assert not command.run.leftovers()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("reports", [1, 12, 39])
+def test_a_rank_killed_at_any_time_changes_nothing(start, undisturbed, rank, reports):
+    command = start("ppo")
+    command.await_reports(reports)
+    kill(command.await_(command.ranks)[rank])
+    assert command.end() == 0, command.err
+    every_iteration_once(command.run, 40)
+    assert same(command.run) == undisturbed("ppo")
+
+
+def test_a_worker_of_a_rank_is_replaced_without_the_ranks(start):
+    """And nothing but the command need be killed for everything to go."""
+    command = start("workers", "--total-iters", 100_000)
+    command.await_reports(5)
+    ranks = command.ranks()
+    (server,) = ranked.named(ranks[1].pid, "forkserver")
+    victim = server.children()[0].pid
+    os.kill(victim, signal.SIGKILL)
+    named = rf"warning: rank 1: worker \d \(pid {victim}, columns \d\) was killed by SIGKILL"
+    command.await_(lambda: re.search(named, command.out), 20, "a warning")
+    command.await_reports(command.count() + 5)
+    assert {r: p.pid for r, p in command.ranks().items()} == {r: p.pid for r, p in ranks.items()}
+    assert command.run.metrics()[-1]["restarts"] == 1
+    family = command.family()
+    assert len(family) >= 1 + 2 + 2 + 4, "the agent, two ranks, their servers and their workers"
+    command.process.kill()
+    command.process.wait()
+    assert not left_after(family, 2.0)
+
+
+# The agent killed
+
+
+def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturbed):
+    command = start("ppo")
+    command.await_reports(12)
+    family = command.family()
+    kill(ranked.agent_of(command.pid))
+    assert not left_after(family, 2.0)
+    assert command.end(5) == 75
+    (sentence,) = command.err.splitlines()
+    assert sentence.startswith("paceline: ")
+    assert same(shell.resume("run")) == undisturbed("ppo")
+
+
+# Hung
+
+
+def test_a_rank_that_hangs_is_named_and_the_run_goes_on(start, undisturbed):
+    command = start("ppo", "--rank-timeout", "2s")
+    command.await_reports(10)
+    stopped = kill(command.ranks()[1], signal.SIGSTOP)
+    assert command.end() == 0, command.err
+    hung = rf"warning: rank 1 \(pid {stopped}\) has shown no sign of life for 2 s \(--rank-timeout"
+    assert re.search(hung, command.out), command.out
+    assert not psutil.pid_exists(stopped)
+    every_iteration_once(command.run, 40)
+    assert same(command.run) == undisturbed("ppo")
+
+
+def test_a_long_evaluation_is_not_taken_for_a_hang(start):
+    """Rank 1 waits for rank 0 all the while, some seconds more than it may take to hang."""
+    more = ("--rank-timeout", "1s", "--eval-every", 256, "--eval-episodes", 20)
+    command = start("ppo", *more, "--total-iters", 8, slow=0.01)
+    assert command.end() == 0, command.err
+    lines = command.run.metrics()
+    assert max(line["t_other"] for line in lines) > 2.0, "the evaluation was not long"
+    assert "warning" not in command.out
+    every_iteration_once(command.run, 8)
+
+
+# Told to stop
+
+
+@pytest.mark.parametrize("kind", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+def test_a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_exactly(
+    start, shell, undisturbed, kind
+):
+    command = start("ppo")
+    command.await_reports(10)
+    family = command.family()
+    sent = time.monotonic()
+    command.signal(signal.Signals[kind])
+    assert command.end(20) == 75
+    assert time.monotonic() - sent < 10
+    assert not left_after(family, 1.0)
+    assert "saved; go on with `paceline resume run`" in command.out
+    assert command.err == f"paceline: stopped by {kind}\n"
+    run = command.run
+    assert run.checkpoints()[-1].name == f"{run.metrics()[-1]['iter']:08d}"
+    assert same(shell.resume("run")) == undisturbed("ppo")
+
+
+def test_a_second_signal_forces_the_end(start):
+    """The first waits for the iteration, which here takes half a minute."""
+    command = start("ppo", "--rollout-steps", 128, slow=0.1)
+    command.await_((command.run.path / "config.yaml").exists)
+    time.sleep(1.0)
+    family = command.family()
+    command.signal(signal.SIGINT)
+    time.sleep(1.0)
+    assert command.process.poll() is None
+    command.signal(signal.SIGTERM)
+    assert command.end(2) == 75
+    assert not left_after(family, 2.0)
+    assert "Traceback" not in command.err
+
+
+def test_a_rank_that_is_told_to_stop_stops_the_run(start, shell, undisturbed):
+    """As by a `kill` that picked the wrong process."""
+    command = start("ppo")
+    command.await_reports(10)
+    kill(command.ranks()[1], signal.SIGTERM)
+    assert command.end(30) == 75
+    assert "Traceback" not in command.err
+    assert "paceline resume run" in command.out
+    assert same(shell.resume("run")) == undisturbed("ppo")
+
+
+# Killed while ranks still start
+
+
+ORPHANED = """
+import ctypes, os, signal, subprocess, sys, time
+
+import ranked
+
+SUBREAPER = 36
+ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)  # orphans come here, and not to the system's first
+signals = []
+signal.signal(signal.SIGTERM, lambda *_: signals.append("SIGTERM"))
+process = subprocess.Popen([sys.executable, "-m", "paceline", *sys.argv[2:]])
+ranks = []
+while len(ranks) < 2:
+    time.sleep(0.01)
+    agent = ranked.agent_of(process.pid)
+    ranks = agent and ranked.named(agent.pid, "paceline.ranks.rank") or []
+time.sleep(0.2)  # they import torch, which takes seconds
+victim = process if sys.argv[1] == "command" else agent
+victim.kill()
+left = ranked.left_after(ranks, 2.0)
+ranked.left_after(left, 20.0)
+process.wait()
+print("left:", len(left), "signals:", *signals)
+"""
+
+
+@pytest.mark.parametrize("victim", ["command", "agent"])
+def test_ranks_that_lose_who_started_them_leave_at_once_and_signal_nobody_else(shell, victim):
+    """Whoever adopts them, the first process of a container perhaps, is none of theirs."""
+    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+    (shell.folder / "orphaned.py").write_text(ORPHANED)
+    arguments = ("train", "--output-dir", "run", *flags_of("ppo"))
+    ended = subprocess.run(
+        [sys.executable, "orphaned.py", victim, *arguments],
+        cwd=shell.folder,
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "left: 0 signals:"
+
+
+# Failing for good
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("raise", ("RuntimeError: the rope broke", r"ranked\.py:\d+", r"column [23]\b")),
+        pytest.param("nan reward", ("reward nan", r"column [23]\b"), marks=pytest.mark.slow),
+        pytest.param("nan obs", ("observation.*nan", r"column [23]\b"), marks=pytest.mark.slow),
+    ],
+)
+def test_an_environment_that_fails_for_good_on_one_rank_ends_the_run(start, what, words):
+    command = start("ppo", what=what, rank=1, after=40)
+    assert command.end() == 3, command.err
+    sentence = command.err[command.err.rindex("paceline: ") :]
+    assert "rank 1: " in sentence
+    for word in words:
+        assert re.search(word, sentence), f"{word} is not in: {sentence}"
+    assert "Traceback" not in sentence
+    assert "start again" not in command.out
+    assert command.run.checkpoints(), "what was learnt before is kept"
+
+
+def test_an_environment_that_always_ends_its_process_ends_the_run(start):
+    command = start("ppo", "--max-restarts", 1, what="exit", rank=1)
+    assert command.end() == 3, command.err
+    (sentence,) = command.err.splitlines()
+    assert re.match(r"paceline: rank 1 \(pid \d+\) has gone; that was failure 2 in a row", sentence)
+    assert command.out.count("all ranks start again") == 1
+
+
+@pytest.mark.slow
+def test_failures_with_finished_iterations_between_them_never_end_a_run(start):
+    """Of every rank that is started, an environment ends its process some iterations later."""
+    command = start("ppo", "--max-restarts", 1, "--total-iters", 25, what="exit", after=120)
+    assert command.end(100) == 0, command.err
+    assert command.out.count("all ranks start again") >= 2
+    every_iteration_once(command.run, 25)
+
+
+@pytest.mark.slow
+def test_processes_that_an_environment_leaves_behind_do_not_hold_up_the_run(start):
+    """They hold copies of all that the killed rank had open: its line, and the run's lock."""
+    command = start("ppo", forks="release")
+    try:
+        command.await_reports(10)
+        kill(command.ranks()[0])
+        code = command.end(40)
+    finally:
+        (command.folder / "release").touch()
+    assert code == 0, command.err
+    every_iteration_once(command.run, 40)
+
+
+# From Python
+
+
+def config_of(folder, **options):
+    plain = {
+        "env_id": ranked.Ranked,
+        "env": {"kwargs": {"slow": SLOW}},
+        "preset": "none",
+        "ranks": 2,
+        "num_envs": 2,
+        "rollout_steps": 16,
+        "hidden": (16,),
+        "normalize_obs": True,
+        "total_iters": 40,
+        "save_every": 200,
+        "compile": "off",
+        "track": "none",
+        "eval_episodes": 1,
+        "output_dir": str(folder / "run"),
+    }
+    return paceline.Config(**(plain | options))
+
+
+def test_a_loop_over_reports_sees_all_ranks_and_may_be_left_at_any_time(shell):
+    """The ranks of a run in Python are children of this process."""
+    for report in paceline.train(config_of(shell.folder)):
+        assert report.world_size == 2
+        if report.iter == 5:
+            break
+    assert not psutil.Process().children(recursive=True)
+    run = shell.run("run")
+    last = run.metrics()[-1]["iter"]
+    assert last >= 5
+    assert run.checkpoints()[-1].name == f"{last:08d}"
+    every_iteration_once(run, last)
+
+
+def kill_rank(number):
+    ranks = ranked.by_rank(ranked.named(ranked.agent_of(None).pid, "paceline.ranks.rank"))
+    ranks[number].kill()
+
+
+def test_a_run_of_a_callable_environment_outlives_its_ranks_too(shell, undisturbed, caplog):
+    """What can't be read from the run's files is still known to who started it."""
+    for report in paceline.train(config_of(shell.folder)):
+        if report.iter == 10:
+            kill_rank(1)
+    assert "all ranks start again" in caplog.text
+    run = shell.run("run")
+    every_iteration_once(run, 40)
+    assert run.last() == undisturbed("ppo")["weights"]
+
+
+SCRIPT = """
+import gymnasium as gym
+import paceline
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+
+class Mine(CartPoleEnv):
+    pass
+
+
+gym.register("Mine-v0", Mine, max_episode_steps=50)
+config = paceline.Config(
+    env_id={env_id}, preset="none", ranks=2, num_envs=2, rollout_steps=16, total_iters=3,
+    hidden=(16,), compile="off", track="none", eval_episodes=1, output_dir="run",
+)
+for report in paceline.train(config):
+    print("report", report.iter, report.world_size)
+"""
+
+
+@pytest.mark.parametrize("env_id", ["Mine", pytest.param("'Mine-v0'", marks=pytest.mark.slow)])
+def test_an_environment_of_the_users_own_script_is_known_to_ranks(shell, env_id):
+    """The script has no guard against being imported: nobody imports it."""
+    (shell.folder / "script.py").write_text(SCRIPT.format(env_id=env_id))
+    ended = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=shell.folder,
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["report 1 2", "report 2 2", "report 3 2"]
+    every_iteration_once(shell.run("run"), 3)
+
+
+# Learners that wait for nobody
+
+
+def steps_add_up(run, total):
+    """Every step is counted in one report, and the budget is kept but for a rollout of each."""
+    lines = run.metrics()
+    iterations = [line["iter"] for line in lines]
+    assert iterations == sorted(set(iterations))
+    assert sum(line["steps_global"] for line in lines) == lines[-1]["steps"]
+    assert total <= lines[-1]["steps"] <= total + 200
+    assert {line["world_size"] for line in lines} == {2}
+
+
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a3c_goes_on_when_a_process_of_it_is_killed(start, victim):
+    """Rank 0 watches; 1 and 2 learn."""
+    command = start("a3c")
+    command.await_(lambda: len(command.run.checkpoints()) >= 2)
+    pid = kill(command.ranks(3)[victim])
+    assert command.end() == 0, command.err
+    assert re.search(NAMED.format(rank=victim, pid=pid), command.out), command.out
+    assert "Traceback" not in command.out + command.err
+    steps_add_up(command.run, 4000)
+
+
+def test_a3c_that_is_stopped_goes_on_where_it_was(start, shell):
+    command = start("a3c")
+    command.await_reports(4)
+    family = command.family()
+    command.signal(signal.SIGINT)
+    assert command.end(20) == 75
+    assert not left_after(family, 1.0)
+    assert "saved; go on with `paceline resume run`" in command.out
+    before = command.run.metrics()
+    assert before[-1]["steps"] < 4000
+    run = shell.resume("run")
+    assert run.metrics()[: len(before)] == before
+    steps_add_up(run, 4000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_of_a3c_that_hangs_is_noticed(start, victim):
+    command = start("a3c", "--rank-timeout", "2s")
+    command.await_(lambda: len(command.run.checkpoints()) >= 2)
+    kill(command.ranks(3)[victim], signal.SIGSTOP)
+    assert command.end(60) == 0, command.err
+    assert f"rank {victim} (pid" in command.out and "no sign of life" in command.out
+    steps_add_up(command.run, 4000)
