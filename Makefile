@@ -4,6 +4,7 @@ BIN := .venv/bin
 ENV ?= CartPole-v1
 OUT ?=
 WORKERS ?= auto
+RANKS ?= auto
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 train_args = --algo $(1) --env-id $(ENV) $(if $(OUT),--output-dir $(OUT))
 
@@ -12,7 +13,7 @@ PEERS := .venv-peers/bin
 PEERS_PIP := $(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: install train train-parallel train-a2c train-a2c-parallel train-impala \
-	train-impala-parallel evaluate test test-all check bench bench-peers docs tensorboard clean
+	train-impala-parallel train-ranks train-a3c scale evaluate test test-all check bench bench-peers docs tensorboard clean
 
 install: .venv/.installed
 
@@ -46,6 +47,17 @@ train-a2c-parallel: install
 
 train-impala-parallel: install
 	$(BIN)/paceline train $(call train_args,impala) --num-workers $(WORKERS)
+
+# As many learners as there are CPUs, or RANKS=2: with gradients added up, or (A3C) without waiting.
+train-ranks: install
+	$(BIN)/paceline train $(call train_args,ppo) --ranks $(RANKS)
+
+train-a3c: install
+	$(BIN)/paceline train $(call train_args,a3c) --num-workers $(WORKERS)
+
+# What ranks gain on this machine: tables and a plot in OUT.
+scale: install
+	$(BIN)/paceline scale --ranks 1,2 --env-id $(ENV) --output-dir $(or $(OUT),runs/scale-$(shell date +%Y%m%d-%H%M%S))
 
 evaluate: install
 	$(BIN)/paceline eval $(or $(OUT),$$(ls -dt runs/*/ | head -1)) --episodes 100

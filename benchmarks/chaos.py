@@ -5,8 +5,9 @@
     python benchmarks/chaos.py parents              20 × kill -9 of the trainer: what is left of it
     python benchmarks/chaos.py raising              CartPole that raises in 1 of 2,000 steps
     python benchmarks/chaos.py soak --minutes 30    a kill every 20 s: memory, files, threads
+    python benchmarks/chaos.py ranks                20 × kill -9 of a rank, five in a run
 
-Which worker, and when, is drawn with --seed. Writes benchmarks/results/chaos-<name>.json.
+Which worker or rank, and when, is drawn with --seed. Writes benchmarks/results/chaos-<name>.json.
 """
 
 from __future__ import annotations
@@ -120,6 +121,17 @@ class Run:
         server = self.forkserver()
         return [] if server is None else sorted(server.children(), key=lambda child: child.pid)
 
+    def ranks(self) -> dict[int, psutil.Process]:
+        """Processes that learn, by their rank, as far as there are any."""
+        found = {}
+        try:
+            for child in self.process.children(recursive=True):
+                if "paceline.ranks.rank" in " ".join(child.cmdline()):
+                    found[int(child.environ()["RANK"])] = child
+        except (psutil.Error, OSError, KeyError):  # some are going, or just coming
+            return {}
+        return found
+
     def sampling(self, pid: int) -> float | None:
         """When this worker first sampled a step, if it has."""
         file = self.folder / "steps" / str(pid)
@@ -145,6 +157,16 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def reported(self) -> int:
+        """How many lines of metrics there are."""
+        file = self.folder / "run" / "metrics.jsonl"
+        return file.read_bytes().count(b"\n") if file.exists() else 0
+
+    def weights(self) -> bytes:
+        """Of the newest checkpoint."""
+        saved = (self.folder / "run" / "checkpoints").glob("[0-9]*")
+        return (max(saved) / "weights.safetensors").read_bytes()
 
     def marked(self) -> list[psutil.Process]:
         """Living processes of this run, wherever they hang."""
@@ -428,8 +450,128 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-CHAOS = {"kills": kills, "stops": stops, "parents": parents, "raising": raising, "soak": soak}
-TIMES = {"kills": 100, "stops": 20, "parents": 20}
+KILLS = 5
+"""Of one run of ranks."""
+BETWEEN = 60
+"""Iterations in which one of them falls."""
+
+
+def ranks(options: argparse.Namespace) -> dict[str, Any]:
+    """Kill ranks, one after the other; every run ends by itself, as if none had been killed."""
+    source = random.Random(options.seed)
+    flags = [
+        *("--env-id", "CartPole-v1", "--preset", options.preset, "--ranks", str(options.ranks)),
+        *("--total-iters", str(KILLS * BETWEEN), "--save-every", "10_000", "--compile", "off"),
+        *("--seed", str(options.seed)),
+    ]
+    with running(*flags) as run:
+        if run.process.wait(600):
+            raise RuntimeError("the run that nobody disturbs failed")
+        expected = run.weights()
+    rows, latencies, killed = [], [], 0
+    while killed < options.times:
+        due = [BETWEEN * n + source.randrange(BETWEEN) for n in range(KILLS)]
+        due = due[: options.times - killed]
+        killed += len(due)
+        with running(*flags) as run:
+            seconds = [_kill_rank(run, moment, options.ranks, source) for moment in due]
+            row: dict[str, Any] = {"kills": due, "seconds": seconds}
+            row["exit_code"] = wait_for(lambda run=run: _code(run), 300)
+            said = run.log.read_text()
+            row["every_iteration_once"] = _every_iteration_once(run)
+            row["weights_as_undisturbed"] = run.weights() == expected
+            evaluated = run.folder / "run" / "eval.json"
+            row["evaluation"] = (
+                json.loads(evaluated.read_text())["mean"] if evaluated.exists() else None
+            )
+            row["restarts_said"] = said.count("all ranks start again")
+            row["processes_left"] = len(run.marked())
+            row["temporary_files_left"] = [path.name for path in (run.folder / "tmp").iterdir()]
+        row["whole"] = (
+            row["exit_code"] == "0"
+            and row["every_iteration_once"]
+            and row["weights_as_undisturbed"]
+            and row["evaluation"] is not None
+            and not row["processes_left"]
+        )
+        rows.append(row)
+        latencies += [second for second in seconds if second is not None]
+        shown = ", ".join("–" if second is None else f"{second:.1f} s" for second in seconds)
+        print(
+            f"{killed}: killed at iterations {due}, next report after {shown}; exit code "
+            f"{row['exit_code']}, {'as undisturbed' if row['whole'] else 'NOT as undisturbed'}, "
+            f"evaluation {row['evaluation']}",
+            flush=True,
+        )
+    recovered = sum(second is not None for row in rows if row["whole"] for second in row["seconds"])
+    p50, p95, most = np.percentile(latencies or [np.nan], [50, 95, 100]).tolist()
+    print(
+        f"kill -9 of a rank × {killed}: {recovered} of {killed} recovered, {len(rows)} runs; from "
+        f"the kill to the next report p50 {p50:.2f} s, p95 {p95:.2f} s, max {most:.2f} s"
+    )
+    return {
+        "times": killed,
+        "recovered": recovered,
+        "seconds_p50": p50,
+        "seconds_p95": p95,
+        "seconds_max": most,
+        "runs": rows,
+    }
+
+
+def _code(run: Run) -> str | None:
+    """The exit code, once there is one."""
+    code = run.process.poll()
+    return None if code is None else str(code)
+
+
+def _kill_rank(run: Run, moment: int, number: int, source: random.Random) -> float | None:
+    """Kill a rank some time after this many reports; seconds until there is one more, or None.
+
+    Reports since the last checkpoint are taken back first, and are not counted.
+    """
+    if not wait_for(lambda: run.reported() >= moment and len(run.ranks()) == number, 120):
+        return None
+    time.sleep(source.uniform(0.0, 0.2))
+    before = run.ranks()
+    if run.process.poll() is not None or len(before) < number:
+        return None
+    at = time.monotonic()
+    before[source.randrange(number)].kill()
+    old = {process.pid for process in before.values()}
+
+    def started_again() -> bool:
+        new = run.ranks()
+        return len(new) == number and not old & {process.pid for process in new.values()}
+
+    if not wait_for(started_again, 60):
+        return None
+    seen = run.reported()
+
+    def reported_again() -> bool:
+        nonlocal seen
+        count = run.reported()
+        if count > seen:
+            return True
+        seen = count
+        return False
+
+    return time.monotonic() - at if wait_for(reported_again, 60) else None
+
+
+def _every_iteration_once(run: Run) -> bool:
+    return [line["iter"] for line in run.metrics()] == list(range(1, KILLS * BETWEEN + 1))
+
+
+CHAOS = {
+    "kills": kills,
+    "stops": stops,
+    "parents": parents,
+    "raising": raising,
+    "soak": soak,
+    "ranks": ranks,
+}
+TIMES = {"kills": 100, "stops": 20, "parents": 20, "ranks": 20}
 
 
 def main() -> None:
@@ -439,6 +581,7 @@ def main() -> None:
     parser.add_argument("what", nargs="+", choices=CHAOS)
     parser.add_argument("--times", type=int, help="signals, or trainers, of each kind")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2, help="of `ranks`")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3, help="of `raising`")
     parser.add_argument("--preset", default="auto")

@@ -3,9 +3,11 @@
     python benchmarks/learning.py --algo ppo --env-id CartPole-v1 --seeds 5
     python benchmarks/learning.py --algo a2c --env-id CartPole-v1 --seeds 5
     python benchmarks/learning.py --algo impala --num-workers 2
+    python benchmarks/learning.py --algo a3c --num-workers 2
+    python benchmarks/learning.py --ranks 3 --num-envs 12             # 12 over all ranks
 
 Seeds are 0, 1, 2, …; none is left out. Writes
-benchmarks/results/learning-<env>-<algo>[-<n>-workers].json.
+benchmarks/results/learning-<env>-<algo>[-<n>-workers][-<n>-ranks].json.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--num-workers", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--num-envs", type=int, default=0, help="over all ranks")
     options = parser.parse_args()
+    more: dict[str, Any] = {"ranks": options.ranks} if options.ranks > 1 else {}
+    if options.num_envs:
+        more["num_envs"] = options.num_envs // options.ranks
     rows: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         with tempfile.TemporaryDirectory() as folder:
@@ -41,6 +48,7 @@ def main() -> None:
                 seed=seed,
                 num_workers=options.num_workers,
                 output_dir=f"{folder}/run",
+                **more,
             )
             for report in paceline.train(config):
                 last = report
@@ -57,7 +65,8 @@ def main() -> None:
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
     workers = f"-{options.num_workers}-workers" if options.num_workers else ""
-    file = folder / f"learning-{options.env_id}-{options.algo}{workers}.json"
+    ranks = f"-{options.ranks}-ranks" if options.num_envs or options.ranks > 1 else ""
+    file = folder / f"learning-{options.env_id}-{options.algo}{workers}{ranks}.json"
     file.write_text(json.dumps({"options": vars(options), "runs": rows}, indent=1))
 
 

@@ -24,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,21 @@ COMPARED = {
 }
 
 
+@contextmanager
+def taken_by_others(name: str, shares: dict[str, float]) -> Iterator[None]:
+    """Note which share of the CPUs' time went to processes that are no part of this benchmark."""
+
+    def clocks() -> tuple[float, float, float]:
+        cpus, own = psutil.cpu_times(), os.times()
+        busy = sum(cpus) - cpus.idle - getattr(cpus, "iowait", 0.0)
+        return time.perf_counter(), busy, sum(own[:4])
+
+    before = clocks()
+    yield
+    wall, busy, own = (after - at for after, at in zip(clocks(), before, strict=True))
+    shares[name] = max(0.0, busy - own) / (wall * psutil.cpu_count())
+
+
 def calibrated(options: argparse.Namespace, sides: dict[str, Side]) -> dict[str, int]:
     """Run every side once, which also fills the cache of compiled steps; iterations to measure.
 
@@ -225,31 +240,33 @@ def calibrated(options: argparse.Namespace, sides: dict[str, Side]) -> dict[str,
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """Rounds of all contestants, one after the other; before each, what else the CPUs do."""
+    """Rounds of all contestants, one after the other."""
     sides = contestants(options)
     iters = calibrated(options, sides)
     rates: dict[str, list[float]] = {name: [] for name in sides}
     shares: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     floats: list[float] = []
-    others: list[float] = []
+    others: list[dict[str, float]] = []
     with ceiling(options.env_id, "floats") as plain:
         plain()
         for _ in range(options.rounds):
-            others.append(psutil.cpu_percent(1.0))
             floats.append(plain())
+            others.append({})
             for name, side in sides.items():
-                pace = side(iters[name])
+                with taken_by_others(name, others[-1]):
+                    pace = side(iters[name])
                 rates[name].append(pace.rate)
                 shares[name].append(pace.shares)
             shown = "  ".join(f"{name} {values[-1]:,.0f}/s" for name, values in rates.items())
-            print(f"others {others[-1]:.0f}%  floats {floats[-1]:.2f}  {shown}", flush=True)
+            most = max(others[-1].values())
+            print(f"floats {floats[-1]:.2f}  {shown}  (others up to {most:.0%})", flush=True)
     return {
         "iters": iters,
         "rates": rates,
         "shares": {name: values for name, values in shares.items() if values[0]},
         "ratios": ratios(rates, COMPARED[options.what]),
         "ceilings_of_floats": floats,
-        "percent_taken_by_others": others,
+        "taken_by_others": others,
     }
 
 

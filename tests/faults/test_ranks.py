@@ -138,7 +138,7 @@ def test_a_worker_of_a_rank_is_replaced_without_the_ranks(start):
     (server,) = ranked.named(ranks[1].pid, "forkserver")
     victim = server.children()[0].pid
     os.kill(victim, signal.SIGKILL)
-    named = rf"warning: rank 1: worker \d \(pid {victim}, columns \d\) was killed by SIGKILL"
+    named = rf"warning: rank 1: worker \d \(pid {victim}, columns \d–\d\) was killed by SIGKILL"
     command.await_(lambda: re.search(named, command.out), 20, "a warning")
     command.await_reports(command.count() + 5)
     assert {r: p.pid for r, p in command.ranks().items()} == {r: p.pid for r, p in ranks.items()}

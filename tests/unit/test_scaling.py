@@ -204,6 +204,15 @@ def test_the_ceiling_is_what_independent_runs_gain_in_the_same_repeat():
     assert two.of_ceiling.mean == pytest.approx(0.8)
 
 
+def test_the_ceiling_of_more_processes_than_cpus_is_that_of_the_cpus(monkeypatch):
+    runs = [a_run("workers", n, 1000.0) for n in (1, 2, 8)]
+    runs += [a_run("ceiling", 1, 1000.0), a_run("ceiling", 2, 1900.0)]
+    assert [row.ceiling.mean for row in summarize(runs)] == [1.0, 1.9, 1.9]
+    monkeypatch.setattr("paceline.bench.scale.available_cpus", lambda: 2)
+    jobs = _jobs(plan("--num-workers", "0,2,8"), 0)
+    assert [size for kind, size in jobs if kind == "ceiling"] == [2]
+
+
 def test_time_to_score_is_compared_where_both_reached_it():
     runs = [
         a_run("ranks", 1, 1000.0, repeat=1, score=30.0),

@@ -86,11 +86,10 @@ def plan_of(arguments: list[str]) -> Plan:
     own = {name: given.pop(name) for name in ("weak", "repeats", "iters", "seconds")}
     warmup, target = given.pop("warmup_iters"), given.pop("target_return")
     limits = {n: given.pop(n) for n in BUDGETS if n in given and target is not None}
-    for name in INSTEAD.keys() & given.keys():
-        flag = f"--{name.replace('_', '-')}"
-        raise BadInput(
-            f"{flag} is {given[name]!r}, and scale sets it for its runs: {INSTEAD[name]}"
-        )
+    for name, hint in INSTEAD.items():
+        if name in given:
+            flag = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{flag} is {given[name]!r}, and scale sets it for its runs: {hint}")
     place, overwrite = given.pop("output_dir", None), given.pop("overwrite", "false") == "true"
     file = load_file(given["config"]) if "config" in given else {}
     if kind == "workers":

@@ -22,7 +22,7 @@ from .measure import Run, measured, read_lines, side_by_side, time_to_score
 from .plan import Plan, plan_of
 from .scaling_plot import draw
 from .scaling_text import note_of, table, title_of
-from .summary import bottleneck, named, summarize
+from .summary import bottleneck, named, processes, summarize
 
 USAGE = """\
 paceline scale --ranks 1,2 | --num-workers 0,1,2 [--weak] [--OPTION OF TRAIN VALUE ...]
@@ -40,6 +40,8 @@ paceline scale --ranks 1,2 | --num-workers 0,1,2 [--weak] [--OPTION OF TRAIN VAL
   --target-return R    measure the time until the last 100 episodes' mean return is R, too
   --output-dir DIR     logs/, per_run, summary and plots.png [runs/scale-<env>-<algo>-<time>]
   --overwrite          replace the measurement that DIR holds
+
+`paceline train --help` documents all other options, which are passed on to the runs.
 """
 OURS = ("per_run.csv", "per_run.json", "summary.csv", "summary.json", "summary.txt", "plots.png")
 TRIAL = "3s"
@@ -72,9 +74,13 @@ def measure(plan: Plan) -> int:
 
 
 def _jobs(plan: Plan, repeat: int) -> list[tuple[str, int]]:
-    """One process first, then more, independent and together; every second time backwards."""
+    """One process first, then more, independent and together; every second time backwards.
+
+    More independent processes than there are CPUs would reach no more, and might fill the memory.
+    """
     counted = [(plan.kind, count) for count in plan.counts]
-    ceilings = [("ceiling", n) for n in sorted({1, *plan.counts}) if n > 0]
+    sizes = {1, *(min(processes(count), available_cpus()) for count in plan.counts)}
+    ceilings = [("ceiling", size) for size in sorted(sizes)]
     if plan.target is None and plan.alone in plan.counts:  # that run says what one does alone
         jobs = [counted[0], *ceilings[1:], *counted[1:]]
     else:

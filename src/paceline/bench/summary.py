@@ -88,12 +88,14 @@ def summarize(runs: list[Run]) -> list[Row]:
     """A row for each count, smallest first."""
     counted = [run for run in runs if run.kind != "ceiling"]
     counts = sorted({run.count for run in counted})
-    return [_row(count, counts[0], counted, _ceilings(runs)) for count in counts]
+    ceilings = {(run.repeat, run.count): run.fps for run in runs if run.kind == "ceiling"}
+    return [_row(count, counts[0], counted, ceilings) for count in counts]
 
 
-def _ceilings(runs: list[Run]) -> dict[tuple[int, int], float]:
-    """(repeat, processes) → steps/s of that many independent runs."""
-    return {(run.repeat, run.count): run.fps for run in runs if run.kind == "ceiling"}
+def _ceiling(repeat: int, count: int, ceilings: dict[tuple[int, int], float]) -> float:
+    """Steps/s of as many independent runs, or of the most that there were CPUs for."""
+    sizes = [size for number, size in ceilings if number == repeat and size <= processes(count)]
+    return ceilings[repeat, max(sizes)] if sizes else math.nan
 
 
 def _row(count: int, base: int, runs: list[Run], ceilings: dict[tuple[int, int], float]) -> Row:
@@ -102,11 +104,8 @@ def _row(count: int, base: int, runs: list[Run], ceilings: dict[tuple[int, int],
     pairs = [(run, first[run.repeat]) for run in own if run.repeat in first]
     ideal = processes(count) / processes(base)
     speedups = {run.repeat: run.fps / one.fps for run, one in pairs}
-    limits = {
-        run.repeat: ceilings[run.repeat, processes(count)] / ceilings[run.repeat, processes(base)]
-        for run in own
-        if {(run.repeat, processes(count)), (run.repeat, processes(base))} <= ceilings.keys()
-    }
+    ratios = {r: _ceiling(r, count, ceilings) / _ceiling(r, base, ceilings) for r in speedups}
+    limits = {repeat: ratio for repeat, ratio in ratios.items() if math.isfinite(ratio)}
     speedup = Spread.of(list(speedups.values()))
     times = [run.time_to_score for run in own if run.time_to_score is not None]
     return Row(
