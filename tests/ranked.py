@@ -124,7 +124,7 @@ class Command:
         found = by_rank(named(parent.pid, "paceline")) if parent is not None else {}
         return found if len(found) == number else {}
 
-    def await_(self, condition, timeout=60.0, what="it"):
+    def await_(self, condition, timeout=100.0, what="it"):
         """Poll; a command that ends before has failed."""
         deadline = time.monotonic() + timeout
         while not (found := condition()):
@@ -133,7 +133,7 @@ class Command:
             time.sleep(0.005)
         return found
 
-    def await_reports(self, number, timeout=60.0):
+    def await_reports(self, number, timeout=100.0):
         self.await_(lambda: self.count() >= number, timeout, f"{number} reports")
 
     def family(self):
@@ -142,7 +142,7 @@ class Command:
     def signal(self, kind):
         self.process.send_signal(kind)
 
-    def end(self, timeout=60.0):
+    def end(self, timeout=100.0):
         """Wait for its end; the exit code."""
         try:
             return self.process.wait(timeout)

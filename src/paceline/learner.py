@@ -173,14 +173,22 @@ class Learner:
 
     def _quality(self, valid: Array, value: Array, returns: Array, log_ratio: Array) -> Metrics:
         """How well values foresaw returns, and how far the policy was from the one that acted."""
-        truth, error = returns[valid].sum(-1), (returns - value)[valid].sum(-1)
-        _, var, count = self._moments(np.stack([truth, error], 1))
-        spread, unexplained = var.tolist()
-        metrics = {"explained_variance": 1.0 - unexplained / spread if spread > 0 else 0.0}
+        truth = returns[valid].ravel().astype(np.float64)
+        error = truth - value[valid].ravel()
+        rho = np.exp(np.minimum(log_ratio, 0.0))[valid].sum() if self._algorithm.off_policy else 0.0
+        sums = np.array(
+            [truth.size, truth.sum(), truth @ truth, error.sum(), error @ error, rho, valid.sum()]
+        )
+        if self.sync.size > 1:
+            self._sum(torch.from_numpy(sums))
+        count, *totals, rho, rows = sums.tolist()
+        mean, square, off, off_square = (total / max(count, 1.0) for total in totals)
+        spread = square - mean * mean
+        metrics = {"explained_variance": 0.0}
+        if spread > 1e-12 * square:
+            metrics["explained_variance"] = 1.0 - (off_square - off * off) / spread
         if self._algorithm.off_policy:
-            rho = np.exp(np.minimum(log_ratio, 0.0))[valid]
-            mean, _, _ = self._moments(rho[:, None])
-            metrics["rho_mean"] = float(mean[0]) if count else 1.0
+            metrics["rho_mean"] = rho / rows if rows else 1.0
         return metrics
 
     def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:

@@ -153,7 +153,7 @@ class Meter:
         self._progress, self._learner, self._sync = progress, learner, sync
         self._usage = Usage()
         self._names = (*SUMS, *learner.metric_names)
-        self._told = dict.fromkeys(LASTING, 0.0)
+        self._told: tuple[float, ...] = (0.0,) * len(LASTING)
         self._total = dict.fromkeys(self._names, 0.0) | {"restarts": float(restarts())}
         self._reported = self._mark = self._clock = time.perf_counter()
         self._rollout = 0.0
@@ -214,19 +214,23 @@ class Meter:
         """Hear what others have done meanwhile; whether any of them is to stop."""
         return self._hear({"stop": stop, **self._changed(0, 0, *self._usage.read())}, [])
 
-    def _changed(self, restarts: int, env_restarts: int, *usage: float | None) -> dict[str, float]:
-        now = dict(zip(LASTING, (restarts, env_restarts, *(u or 0.0 for u in usage)), strict=True))
-        before, self._told = self._told, now
-        return {name: now[name] - before[name] for name in LASTING}
+    def _changed(self, *now: float | None) -> dict[str, float]:
+        """By how much what lasts has changed since it was last told."""
+        read = tuple(value or 0.0 for value in now)
+        if read == self._told:
+            return {}
+        before, self._told = self._told, read
+        return {name: read[k] - before[k] for k, name in enumerate(LASTING)}
 
     def _hear(self, own: dict[str, float], episodes: list[Episode]) -> bool:
         progress, now = self._progress, time.perf_counter()
-        if self._sync.rank == 0:  # whose clock is everybody's
-            own["time"] = now - self._clock
+        own["time"] = now - self._clock if self._sync.rank == 0 else 0.0  # everybody's clock
         self._clock = now
-        sums = np.array([own.get(name, 0.0) for name in self._names])
-        total, episodes = self._sync.news(sums, episodes)
-        heard = dict(zip(self._names, total.tolist(), strict=True))
+        heard = own
+        if self._sync.path:  # there is somebody to talk to
+            sums = np.array([own.get(name, 0.0) for name in self._names])
+            total, episodes = self._sync.news(sums, episodes)
+            heard = dict(zip(self._names, total.tolist(), strict=True))
         for name, value in heard.items():
             self._total[name] += value
         for episode in episodes:

@@ -198,6 +198,30 @@ def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
     return resolve(stored, changes)
 
 
+def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choices]:
+    """The configuration of a run that is to go on, and the choices it was begun with."""
+    if not (folder / CONFIG).exists() and not (folder / CONFIG).is_symlink():
+        raise BadInput(f"{folder} holds no run: there is no {CONFIG} in it")
+    refuse_strange(folder)
+    objects = {name for name in ("env_id", "encoder") if callable(changes.get(name))}
+    for name in changes:
+        if name not in CHANGEABLE | objects:
+            allowed = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(CHANGEABLE))
+            raise BadInput(
+                f"{name} can't change when a run is resumed, since it alters what is learnt; "
+                f"what can: {allowed}"
+            )
+    config = run_config(folder, changes)
+    made_with, choices = read_run(folder)
+    for name, key in (("env_id", "env_is_callable"), ("encoder", "encoder_is_callable")):
+        if made_with.get(key) and name not in objects:
+            raise BadInput(
+                f"this run's {name} was a Python callable ({getattr(config, name)}); resume it "
+                f"from Python with paceline.resume(run, {name}=that_callable)"
+            )
+    return config, choices
+
+
 def rewind(folder: Path, config: Config, iteration: int) -> None:
     """Take back what was written after `iteration`, which will be written again."""
     known = load_file(folder / CONFIG).get("log_jsonl")

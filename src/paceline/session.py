@@ -1,61 +1,24 @@
-"""train and resume: the ring, plus what a run leaves behind in its directory."""
+"""train and resume: here where there is one learner, or by ranks that are started first.
+
+Nothing heavy is imported before it is needed: a process that only starts others needs no torch.
+"""
 
 from __future__ import annotations
 
-import logging
-import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import asdict
+from contextlib import closing, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any
 
-from annotated_types import Ge, Le
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict
-
-from . import checkpoint, machine, shards
-from .arrays import fitting
-from .build import Parts, build, make_sync, warn_of_crowding, world_of
 from .config import Config
-from .configure import fitted
-from .errors import BadInput, Diverged, EnvironmentFailed
+from .errors import BadInput
 from .launcher import launch_name
-from .machine import Choices
 from .metrics import Report
 from .ranks.launch import job, launch
-from .recorder import Recorder
-from .ring import Budget, Progress, ring, watch
-from .rundir import (
-    CHANGEABLE,
-    CONFIG,
-    begun_by_this_launch,
-    claim,
-    fixed,
-    locked,
-    read_run,
-    refuse_strange,
-    refuse_to_lose,
-    rewind,
-    run_config,
-)
-from .samplers.serial import Serial
-from .start import start_from
-from .sync import Sync
-
-log = logging.getLogger("paceline")
-
-GENERAL = {
-    "continuous": "Box actions",
-    "discrete": "discrete actions",
-    "images": "images",
-}
-"""Presets for environments that nothing was tuned for."""
-MOST = 2**53
-"""No run is longer, in whatever unit."""
+from .rundir import CONFIG, begun_by_this_launch, refuse_to_lose, resumed_config
 
 
 def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Iterator[Report]:
@@ -70,33 +33,22 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
         refuse_to_lose(Path(config.output_dir), config)
     if config.processes > 1 and config.rank is None:
         place = Path(config.output_dir) if config.output_dir else _new_folder(config)
-        yield from launch(job("train", config.at(str(place)), config.env_id), config, stopping)
+        try:
+            yield from launch(job("train", config.at(str(place)), config.env_id), config, stopping)
+        finally:
+            with suppress(OSError):  # which is not empty once there is a run in it
+                place.rmdir()
         return
+    from .build import make_sync
+    from .running import go_on, start
+
     with closing(make_sync(config)) as sync:
         folder = _folder(config) if writes else None
         going_on = folder if writes and _to_be_continued(folder) else None
         if begun := sync.gather(going_on)[0]:
-            yield from _resume(begun, sync, stopping, {})
+            yield from go_on(begun, sync, stopping, {})
         else:
-            yield from _train(config, folder, sync, stopping)
-
-
-def _train(
-    config: Config, folder: Path | None, sync: Sync, stopping: Callable[[], bool]
-) -> Iterator[Report]:
-    world = world_of(config)
-    config = fitted(config, world.obs_spec, world.act_spec)
-    _agree_on(config, sync)
-    with build(config, world=world, sync=sync) as parts, ExitStack() as stack:
-        if config.init_from:
-            start_from(config.init_from, parts)
-        if sync.rank == 0:
-            folder = folder or _new_folder(config)
-            stack.enter_context(locked(folder))
-            claim(folder, config, asdict(parts.choices))
-            _introduce(config, folder, parts)
-        sync.all(True)  # nobody begins before everybody is ready
-        yield from _record(config, folder or Path(), parts, Progress(), stopping)
+            yield from start(config, folder, _new_folder, sync, stopping)
 
 
 def resume(
@@ -106,39 +58,15 @@ def resume(
 
     The budget may be extended, and logging and evaluation changed; nothing that alters learning.
     """
-    config, _ = _resumed_config(Path(run), changes)
+    config, _ = resumed_config(Path(run), changes)
     if config.processes > 1 and config.rank is None:
         yield from launch(job("resume", str(run), config.env_id, **changes), config, stopping)
         return
+    from .build import make_sync
+    from .running import go_on
+
     with closing(make_sync(config)) as sync:
-        yield from _resume(Path(run), sync, stopping, changes)
-
-
-def _resume(
-    folder: Path, sync: Sync, stopping: Callable[[], bool], changes: dict[str, Any]
-) -> Iterator[Report]:
-    config, choices = _resumed_config(folder, changes)
-    with ExitStack() as stack:
-        newest = None
-        if sync.rank == 0:
-            stack.enter_context(locked(folder))
-            checkpoint.sweep(folder / "checkpoints")
-            if checkpoint.saved(folder / "checkpoints"):
-                newest = _newest(folder / "checkpoints")
-        found: tuple[Path, checkpoint.Checkpoint] | None = sync.gather(newest)[0]
-        parts = stack.enter_context(build(config, choices, sync=sync))
-        progress = Progress()
-        if found is not None:
-            progress = _restore(*found, config, parts)
-        else:
-            log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
-            if config.init_from:
-                start_from(config.init_from, parts)
-        if sync.rank == 0:
-            rewind(folder, config, progress.iter)
-            _introduce(config, folder, parts)
-        sync.all(True)
-        yield from _record(config, folder, parts, progress, stopping)
+        yield from go_on(Path(run), sync, stopping, changes)
 
 
 def _folder(config: Config) -> Path | None:
@@ -154,91 +82,6 @@ def _folder(config: Config) -> Path | None:
 def _to_be_continued(folder: Path | None) -> bool:
     """Whether a launcher has started its ranks again, after some of them had gone."""
     return folder is not None and begun_by_this_launch(folder) and (folder / CONFIG).exists()
-
-
-def _agree_on(config: Config, sync: Sync) -> None:
-    """Ranks that were started with other options would each learn something else."""
-    ours, *others = sync.gather(fixed(config))
-    for number, theirs in enumerate(others, 1):
-        for name, value in ours.items():
-            if theirs[name] != value:
-                raise BadInput(
-                    f"{name} is {value!r} on rank 0 and {theirs[name]!r} on rank {number}; start "
-                    "all ranks with the same options"
-                )
-
-
-def _introduce(config: Config, folder: Path, parts: Parts) -> None:
-    """What is about to run, and on what."""
-    choices, sync = parts.choices, parts.sync
-    learners = f"{sync.world_size} learners ({sync.path}) × " if sync.path else ""
-    preset = f"{config.algo} {config.preset}"
-    if config.preset in GENERAL:
-        preset = f"general defaults for {GENERAL[config.preset]} (--preset {config.preset})"
-    elif config.preset in ("none", "auto"):
-        preset = "none"
-    log.info(
-        "%s on %s · %s%d envs × %d steps · seed %d · preset: %s",
-        "a3c" if config.syncing == "hogwild" else config.algo,
-        config.env_name,
-        learners,
-        config.columns,
-        config.rollout_steps,
-        config.seed,
-        preset,
-    )
-    log.info(
-        "%s, %d CPUs: %s, learner %d thread%s, %s, %s step → %s",
-        machine.cpu_name(),
-        machine.available_cpus(),
-        _processes(config),
-        choices.threads,
-        "" if choices.threads == 1 else "s",
-        choices.device,
-        "compiled" if choices.compiled else "eager",
-        folder,
-    )
-    warn_of_crowding(config, choices.threads)
-
-
-def _processes(config: Config) -> str:
-    if config.sampling == "serial":
-        return "no workers"
-    each = config.num_envs // config.num_workers
-    bound = ", pinned" if config.pin else ""
-    return f"{config.num_workers} workers × {each} envs ({config.sampling}{bound})"
-
-
-def _record(
-    config: Config,
-    folder: Path,
-    parts: Parts,
-    progress: Progress,
-    stopping: Callable[[], bool],
-) -> Iterator[Report]:
-    """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
-    budget = Budget.of(config)
-    counted = budget, progress, config.log_every, stopping
-    if parts.sampler is None:
-        reports = watch(parts.learner, cast(Any, parts.sync), *counted)
-    else:
-        reports = ring(parts.sampler, parts.learner, parts.sync, *counted)
-    if parts.sync.world_size > parts.sync.size and parts.sync.rank:
-        yield from reports  # a learner that others watch leaves nothing behind by itself
-        return
-    with Recorder(config, folder, parts, progress) as recorder:
-        try:
-            for report in reports:
-                yield recorder.record(report)
-            if budget.scored(progress.recent) and parts.sync.rank == 0:
-                log.info("the last episodes' mean return has reached %g", config.stop_at_return)
-            recorder.finish()
-        except GeneratorExit:
-            recorder.stop()
-            raise
-        except (EnvironmentFailed, Diverged) as error:
-            recorder.fail(error)
-            raise
 
 
 def _stem(config: Config) -> str:
@@ -260,96 +103,3 @@ def _new_folder(config: Config) -> Path:
             raise BadInput(f"{folder} can't be made: {error.strerror}") from None
         return folder
     raise AssertionError
-
-
-def _resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choices]:
-    if not (folder / CONFIG).exists() and not (folder / CONFIG).is_symlink():
-        raise BadInput(f"{folder} holds no run: there is no {CONFIG} in it")
-    refuse_strange(folder)
-    objects = {name for name in ("env_id", "encoder") if callable(changes.get(name))}
-    for name in changes:
-        if name not in CHANGEABLE | objects:
-            allowed = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(CHANGEABLE))
-            raise BadInput(
-                f"{name} can't change when a run is resumed, since it alters what is learnt; "
-                f"what can: {allowed}"
-            )
-    config = run_config(folder, changes)
-    made_with, choices = read_run(folder)
-    for name, key in (("env_id", "env_is_callable"), ("encoder", "encoder_is_callable")):
-        if made_with.get(key) and name not in objects:
-            raise BadInput(
-                f"this run's {name} was a Python callable ({getattr(config, name)}); resume it "
-                f"from Python with paceline.resume(run, {name}=that_callable)"
-            )
-    return config, choices
-
-
-def _newest(checkpoints: Path) -> tuple[Path, checkpoint.Checkpoint]:
-    """The newest whole checkpoint; damaged ones are set aside, and said."""
-    path, found, problems = checkpoint.newest(checkpoints)
-    for problem in problems:
-        log.warning("damaged, passed over: %s", problem)
-    checkpoint.set_aside(checkpoints, path)
-    return path, found
-
-
-def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Parts) -> Progress:
-    facts, sync = _checked(path, found.facts), parts.sync
-    for name, value in fixed(config).items():
-        if facts["config"].get(name, value) != value:
-            raise BadInput(
-                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
-                "was made; put it back, since it alters what is learnt"
-            )
-    began, different = time.perf_counter(), []
-    try:
-        learner, sampler = shards.taken(found.arrays, sync.rank, sync.size)
-        fitting(learner, parts.learner.state())
-        parts.learner.restore(learner)
-        if isinstance(parts.sampler, Serial) and config.syncing == "hogwild":
-            parts.sampler.skip(facts["iter"])
-        elif parts.sampler is not None:
-            different = parts.sampler.restore(sampler)
-    except (ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
-    if different:
-        log.warning(
-            "the environments of columns %s did not replay to the same observation; they begin "
-            "a new episode, and the run goes on, but not exactly as it would have",
-            ", ".join(map(str, different)),
-        )
-    if parts.sampler is not None:
-        parts.sampler.publish(parts.learner.weights, parts.learner.version)
-    progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
-    progress.recent.extend(facts["recent"])
-    if sync.rank == 0:
-        log.info("resuming from %s (%.1f s)", path, time.perf_counter() - began)
-        if facts["evaluated"] and facts["evaluated"] == facts["best"]:
-            checkpoint.mark_best(path)  # in case the run was killed before it could
-    return progress
-
-
-@with_config(ConfigDict(strict=True, allow_inf_nan=False))
-class Facts(TypedDict):
-    """What a checkpoint's state.json says of the run's progress."""
-
-    iter: Annotated[int, Ge(0), Le(MOST)]
-    steps: Annotated[int, Ge(0), Le(MOST)]
-    time: Annotated[float, Ge(0), Le(MOST)]
-    recent: list[float]
-    best: float | None
-    evaluated: float | None
-    config: dict[str, Any]
-
-
-def _checked(path: Path, facts: dict[str, Any]) -> Facts:
-    try:
-        checked = TypeAdapter(Facts).validate_python(facts)
-    except ValidationError as error:
-        cause = error.errors()[0]
-        place = ".".join(str(part) for part in cause["loc"])
-        raise BadInput(f"{path / 'state.json'}: {place}: {cause['msg']}") from None
-    if checked["iter"] != int(path.name):
-        raise BadInput(f"{path / 'state.json'}: iter is {checked['iter']}, not {int(path.name)}")
-    return checked

@@ -10,7 +10,7 @@ import paceline
 from paceline.build import build
 from paceline.config import presets
 from paceline.config_files import load_file
-from paceline.session import GENERAL
+from paceline.running import GENERAL
 
 FILES = [(algo, name) for algo in ("ppo", "a2c", "impala") for name in presets(algo)]
 TUNED = [(algo, name) for algo, name in FILES if name not in GENERAL]

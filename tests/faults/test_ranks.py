@@ -22,7 +22,7 @@ from ranked import Command, left_after
 
 import paceline
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 PACELINE = (sys.executable, "-m", "paceline")
 COMMON = (
@@ -30,8 +30,8 @@ COMMON = (
     "--compile off --track none --eval-episodes 1 "
 )
 CASES = {
-    "ppo": "--ranks 2 --total-iters 40 --save-every 200 --normalize-obs",
-    "workers": "--ranks 2 --num-workers 2 --total-iters 30 --save-every 400",
+    "ppo": "--ranks 2 --epochs 2 --minibatches 2 --total-iters 30 --save-every 200 --normalize-obs",
+    "workers": "--ranks 2 --num-workers 2 --epochs 1 --total-iters 30 --save-every 400",
     "a3c": "--algo a3c --num-workers 2 --rollout-steps 5 --total-steps 4000 --log-every 20 "
     "--save-every 500",
 }
@@ -105,7 +105,7 @@ def test_a_run_whose_ranks_are_killed_ends_as_if_they_had_not_been(start, undist
     command, killed = start("ppo"), []
     ranks = command.await_(command.ranks)
     killed.append((0, kill(ranks[0])))
-    for rank, reports in ((1, 10), (0, 25)):
+    for rank, reports in ((1, 8), (0, 18)):
         command.await_reports(reports)
         killed.append((rank, kill(command.await_(command.ranks)[rank])))
     assert command.end() == 0, command.err
@@ -113,20 +113,20 @@ def test_a_run_whose_ranks_are_killed_ends_as_if_they_had_not_been(start, undist
         assert re.search("warning: " + NAMED.format(rank=rank, pid=pid), command.out)
     assert command.out.count("all ranks start again") == 3
     assert "Traceback" not in command.out + command.err
-    every_iteration_once(command.run, 40)
+    every_iteration_once(command.run, 30)
     assert same(command.run) == undisturbed("ppo")
     assert not command.run.leftovers()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("reports", [1, 12, 39])
+@pytest.mark.parametrize("reports", [1, 12, 29])
 def test_a_rank_killed_at_any_time_changes_nothing(start, undisturbed, rank, reports):
     command = start("ppo")
     command.await_reports(reports)
     kill(command.await_(command.ranks)[rank])
     assert command.end() == 0, command.err
-    every_iteration_once(command.run, 40)
+    every_iteration_once(command.run, 30)
     assert same(command.run) == undisturbed("ppo")
 
 
@@ -176,7 +176,7 @@ def test_a_rank_that_hangs_is_named_and_the_run_goes_on(start, undisturbed):
     hung = rf"warning: rank 1 \(pid {stopped}\) has shown no sign of life for 2 s \(--rank-timeout"
     assert re.search(hung, command.out), command.out
     assert not psutil.pid_exists(stopped)
-    every_iteration_once(command.run, 40)
+    every_iteration_once(command.run, 30)
     assert same(command.run) == undisturbed("ppo")
 
 
@@ -279,7 +279,7 @@ def test_ranks_that_lose_who_started_them_leave_at_once_and_signal_nobody_else(s
         env=shell.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -337,7 +337,7 @@ def test_processes_that_an_environment_leaves_behind_do_not_hold_up_the_run(star
     finally:
         (command.folder / "release").touch()
     assert code == 0, command.err
-    every_iteration_once(command.run, 40)
+    every_iteration_once(command.run, 30)
 
 
 # From Python
@@ -353,7 +353,9 @@ def config_of(folder, **options):
         "rollout_steps": 16,
         "hidden": (16,),
         "normalize_obs": True,
-        "total_iters": 40,
+        "epochs": 2,
+        "minibatches": 2,
+        "total_iters": 30,
         "save_every": 200,
         "compile": "off",
         "track": "none",
@@ -389,7 +391,7 @@ def test_a_run_of_a_callable_environment_outlives_its_ranks_too(shell, undisturb
             kill_rank(1)
     assert "all ranks start again" in caplog.text
     run = shell.run("run")
-    every_iteration_once(run, 40)
+    every_iteration_once(run, 30)
     assert run.last() == undisturbed("ppo")["weights"]
 
 
@@ -423,7 +425,7 @@ def test_an_environment_of_the_users_own_script_is_known_to_ranks(shell, env_id)
         env=shell.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -26,7 +26,8 @@ LAYERS = [
     {"rundir"},
     {"recorder"},
     {"start"},
-    {"session", "saved", "ranks"},
+    {"running", "saved"},
+    {"session", "ranks"},
     {"bench", "flags", "listing", "cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

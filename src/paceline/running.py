@@ -1,0 +1,246 @@
+"""A run in this process: the ring, plus what a run leaves behind in its directory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from . import checkpoint, machine, shards
+from .arrays import fitting
+from .build import Parts, build, warn_of_crowding, world_of
+from .config import Config
+from .configure import fitted
+from .errors import BadInput, Diverged, EnvironmentFailed
+from .metrics import Report
+from .recorder import Recorder
+from .ring import Budget, Progress, ring, watch
+from .rundir import CONFIG, claim, fixed, locked, resumed_config, rewind
+from .samplers.serial import Serial
+from .start import start_from
+from .sync import Sync
+
+log = logging.getLogger("paceline")
+
+GENERAL = {
+    "continuous": "Box actions",
+    "discrete": "discrete actions",
+    "images": "images",
+}
+"""Presets for environments that nothing was tuned for."""
+MOST = 2**53
+"""No run is longer, in whatever unit."""
+
+
+def start(
+    config: Config,
+    folder: Path | None,
+    new_folder: Callable[[Config], Path],
+    sync: Sync,
+    stopping: Callable[[], bool],
+) -> Iterator[Report]:
+    """A run from its beginning, in a new folder if none is given."""
+    world = world_of(config)
+    config = fitted(config, world.obs_spec, world.act_spec)
+    _agree_on(config, sync)
+    with build(config, world=world, sync=sync) as parts, ExitStack() as stack:
+        if config.init_from:
+            start_from(config.init_from, parts)
+        if sync.rank == 0:
+            folder = folder or new_folder(config)
+            stack.enter_context(locked(folder))
+            claim(folder, config, asdict(parts.choices))
+            _introduce(config, folder, parts)
+        sync.all(True)  # nobody begins before everybody is ready
+        yield from _record(config, folder or Path(), parts, Progress(), stopping)
+
+
+def go_on(
+    folder: Path, sync: Sync, stopping: Callable[[], bool], changes: dict[str, Any]
+) -> Iterator[Report]:
+    """A run from its newest whole checkpoint, of which rank 0 tells the others."""
+    config, choices = resumed_config(folder, changes)
+    with ExitStack() as stack:
+        newest = None
+        if sync.rank == 0:
+            stack.enter_context(locked(folder))
+            checkpoint.sweep(folder / "checkpoints")
+            if checkpoint.saved(folder / "checkpoints"):
+                newest = _newest(folder / "checkpoints")
+        found: tuple[Path, checkpoint.Checkpoint] | None = sync.gather(newest)[0]
+        parts = stack.enter_context(build(config, choices, sync=sync))
+        progress = Progress()
+        if found is not None:
+            progress = _restore(*found, config, parts)
+        elif config.init_from:
+            start_from(config.init_from, parts)
+        if sync.rank == 0:
+            if found is None:
+                log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
+            rewind(folder, config, progress.iter)
+            _introduce(config, folder, parts)
+        sync.all(True)
+        yield from _record(config, folder, parts, progress, stopping)
+
+
+def _agree_on(config: Config, sync: Sync) -> None:
+    """Ranks that were started with other options would each learn something else."""
+    ours, *others = sync.gather(fixed(config))
+    for number, theirs in enumerate(others, 1):
+        for name, value in ours.items():
+            if theirs[name] != value:
+                raise BadInput(
+                    f"{name} is {value!r} on rank 0 and {theirs[name]!r} on rank {number}; start "
+                    "all ranks with the same options"
+                )
+
+
+def _introduce(config: Config, folder: Path, parts: Parts) -> None:
+    """What is about to run, and on what."""
+    choices, sync = parts.choices, parts.sync
+    learners = f"{sync.world_size} learners ({sync.path}) × " if sync.path else ""
+    preset = f"{config.algo} {config.preset}"
+    if config.preset in GENERAL:
+        preset = f"general defaults for {GENERAL[config.preset]} (--preset {config.preset})"
+    elif config.preset in ("none", "auto"):
+        preset = "none"
+    log.info(
+        "%s on %s · %s%d envs × %d steps · seed %d · preset: %s",
+        "a3c" if config.syncing == "hogwild" else config.algo,
+        config.env_name,
+        learners,
+        config.columns,
+        config.rollout_steps,
+        config.seed,
+        preset,
+    )
+    log.info(
+        "%s, %d CPUs: %s, learner %d thread%s, %s, %s step → %s",
+        machine.cpu_name(),
+        machine.available_cpus(),
+        _processes(config),
+        choices.threads,
+        "" if choices.threads == 1 else "s",
+        choices.device,
+        "compiled" if choices.compiled else "eager",
+        folder,
+    )
+    warn_of_crowding(config, choices.threads)
+
+
+def _processes(config: Config) -> str:
+    if config.sampling == "serial":
+        return "no workers"
+    each = config.num_envs // config.num_workers
+    bound = ", pinned" if config.pin else ""
+    return f"{config.num_workers} workers × {each} envs ({config.sampling}{bound})"
+
+
+def _record(
+    config: Config,
+    folder: Path,
+    parts: Parts,
+    progress: Progress,
+    stopping: Callable[[], bool],
+) -> Iterator[Report]:
+    """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
+    budget = Budget.of(config)
+    counted = budget, progress, config.log_every, stopping
+    if parts.sampler is None:
+        reports = watch(parts.learner, cast(Any, parts.sync), *counted)
+    else:
+        reports = ring(parts.sampler, parts.learner, parts.sync, *counted)
+    if parts.sync.world_size > parts.sync.size and parts.sync.rank:
+        yield from reports  # a learner that others watch leaves nothing behind by itself
+        return
+    with Recorder(config, folder, parts, progress) as recorder:
+        try:
+            for report in reports:
+                yield recorder.record(report)
+            if budget.scored(progress.recent) and parts.sync.rank == 0:
+                log.info("the last episodes' mean return has reached %g", config.stop_at_return)
+            recorder.finish()
+        except GeneratorExit:
+            recorder.stop()
+            raise
+        except (EnvironmentFailed, Diverged) as error:
+            recorder.fail(error)
+            raise
+
+
+def _newest(checkpoints: Path) -> tuple[Path, checkpoint.Checkpoint]:
+    """The newest whole checkpoint; damaged ones are set aside, and said."""
+    path, found, problems = checkpoint.newest(checkpoints)
+    for problem in problems:
+        log.warning("damaged, passed over: %s", problem)
+    checkpoint.set_aside(checkpoints, path)
+    return path, found
+
+
+def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Parts) -> Progress:
+    facts, sync = _checked(path, found.facts), parts.sync
+    for name, value in fixed(config).items():
+        if facts["config"].get(name, value) != value:
+            raise BadInput(
+                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
+                "was made; put it back, since it alters what is learnt"
+            )
+    began, different = time.perf_counter(), []
+    try:
+        learner, sampler = shards.taken(found.arrays, sync.rank, sync.size)
+        fitting(learner, parts.learner.state())
+        parts.learner.restore(learner)
+        if isinstance(parts.sampler, Serial) and config.syncing == "hogwild":
+            parts.sampler.skip(facts["iter"])
+        elif parts.sampler is not None:
+            different = parts.sampler.restore(sampler)
+    except (ValueError, KeyError, OverflowError, MemoryError) as error:
+        raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
+    if different:
+        log.warning(
+            "the environments of columns %s did not replay to the same observation; they begin "
+            "a new episode, and the run goes on, but not exactly as it would have",
+            ", ".join(map(str, different)),
+        )
+    if parts.sampler is not None:
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
+    progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
+    progress.recent.extend(facts["recent"])
+    if sync.rank == 0:
+        log.info("resuming from %s (%.1f s)", path, time.perf_counter() - began)
+        if facts["evaluated"] and facts["evaluated"] == facts["best"]:
+            checkpoint.mark_best(path)  # in case the run was killed before it could
+    return progress
+
+
+@with_config(ConfigDict(strict=True, allow_inf_nan=False))
+class Facts(TypedDict):
+    """What a checkpoint's state.json says of the run's progress."""
+
+    iter: Annotated[int, Ge(0), Le(MOST)]
+    steps: Annotated[int, Ge(0), Le(MOST)]
+    time: Annotated[float, Ge(0), Le(MOST)]
+    recent: list[float]
+    best: float | None
+    evaluated: float | None
+    config: dict[str, Any]
+
+
+def _checked(path: Path, facts: dict[str, Any]) -> Facts:
+    try:
+        checked = TypeAdapter(Facts).validate_python(facts)
+    except ValidationError as error:
+        cause = error.errors()[0]
+        place = ".".join(str(part) for part in cause["loc"])
+        raise BadInput(f"{path / 'state.json'}: {place}: {cause['msg']}") from None
+    if checked["iter"] != int(path.name):
+        raise BadInput(f"{path / 'state.json'}: iter is {checked['iter']}, not {int(path.name)}")
+    return checked

@@ -1,0 +1,360 @@
+"""Hogwild: with one learner what Local is; with several, weights and counters that all share."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+
+import numpy as np
+import pytest
+import torch
+from together import Together, nothing_left
+
+import paceline
+from paceline.build import build
+from paceline.errors import Diverged
+from paceline.ring import Budget, Progress, ring, watch
+from paceline.rollout import Episode
+from paceline.sync import futex
+from paceline.sync.hogwild import RING, Hogwild
+from paceline.sync.local import Local
+from paceline.sync.meeting import meet
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(not futex.AVAILABLE, reason="a3c needs Linux on x86"),
+]
+
+COLUMNS = 4
+"""Of one learner."""
+
+
+@pytest.fixture(scope="module")
+def together():
+    with closing(Together()) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def clean(together):
+    with nothing_left(together):
+        yield
+
+
+def met(place, rank, size):
+    return closing(Hogwild(meet(place, rank, size, 20.0), 20.0))
+
+
+def config_of(learners, **options):
+    """a3c with this many learners; plain a2c with none."""
+    defaults = {
+        "preset": "none",
+        "algo": "a3c" if learners else "a2c",
+        "env_id": "CartPole-v1",
+        "num_envs": COLUMNS * max(1, learners),
+        "num_workers": learners,
+        "hidden": (16,),
+        "lr": 5e-3,
+        "device": "cpu",
+        "threads": 1,
+        "compile": "off",
+        "total_iters": 1000,
+        "log_every": 1,
+    }
+    return paceline.Config(**(defaults | options))
+
+
+@contextmanager
+def parts_of(place, rank, size, **options):
+    """A process of a3c, with all that belongs to it; rank 0 only watches."""
+    with met(place, rank, size) as sync:
+        with build(config_of(size - 1, **options), sync=sync) as parts:
+            yield parts
+        sync.gather("done")  # nobody leaves while others still look
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes(), name
+
+
+# One learner.
+
+
+RUNS = {
+    "rmsprop": {"total_iters": 40},
+    "adam, annealed": {"total_iters": 40, "anneal_lr": True, "optimizer": "adam"},
+    "annealed by steps": {"total_steps": 700, "anneal_lr": True},
+    "epochs": {"total_iters": 15, "epochs": 2, "minibatches": 2, "anneal_lr": True},
+}
+
+
+def run_of(place, rank, size, options):
+    """A run to its end, by one process of it: its learner's state, and how far it says it came."""
+    config, progress = config_of(size - 1, **options), Progress()
+    with parts_of(place, rank, size, **options) as parts:
+        learner, sync = parts.learner, parts.sync
+        counted = Budget.of(config), progress, config.log_every
+        if rank == 0:
+            reports = list(watch(learner, sync, *counted))
+        else:
+            reports = list(ring(parts.sampler, learner, sync, *counted))
+            sync._segment.signs[8 * rank + 7] = 1  # as when it leaves, which the watch waits for
+        steps = sum(report.steps_global for report in reports)
+        scores = [report.episode_return for report in reports if report.episode_return is not None]
+        assert (learner.flat.storage == learner._shared).all()
+        return learner.state(), progress.iter, progress.steps, steps, scores
+
+
+def alone(options):
+    config, progress = config_of(0, **options), Progress()
+    with build(config, sync=Local()) as parts:
+        budget = Budget.of(config)
+        turns = ring(parts.sampler, parts.learner, parts.sync, budget, progress, config.log_every)
+        scores = [r.episode_return for r in turns if r.episode_return is not None]
+        return parts.learner.state(), progress.iter, progress.steps, scores
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_one_learner_learns_what_it_would_without_hogwild_to_the_bit(together, name):
+    """And who watches ends with the same weights, having heard of every step and episode."""
+    state, iters, steps, scores = alone(RUNS[name])
+    watcher, learner = together(run_of, 2, RUNS[name])
+    assert len(scores) > 5
+    assert_same(learner[0], state)
+    assert learner[1:] == (iters, steps, steps, scores)
+    assert_same({n: watcher[0][n] for n in state if n != "counts"}, without_counts(state))
+    assert watcher[1:4] == (iters, steps, steps)
+
+
+def without_counts(state):
+    return {name: array for name, array in state.items() if name != "counts"}
+
+
+# Several learners.
+
+
+def seen_of(place, rank, size):
+    """Rank 1 makes an update; what everybody has before, and after having looked."""
+    with parts_of(place, rank, size, optimizer="adam") as parts:
+        learner, gather = parts.learner, parts.sync.gather
+        before = learner.state()
+        gather("seen")
+        if rank == 1:
+            learner.update(parts.sampler.collect(), 1.0)
+        gather("made")
+        stale = learner.flat.storage.numpy().copy()
+        learner.refresh()
+        fresh = learner.flat.storage.numpy().copy()
+        after = learner.state()
+        moved = [bool((after[n] != before[n]).any()) for n in ("storage", "moment0", "moment1")]
+        return without_counts(after), moved, stale.tobytes(), fresh.tobytes(), before["storage"]
+
+
+def test_an_update_of_one_learner_is_seen_by_all(together):
+    """Weights and the optimiser's moments are the same memory; gradients need a copy of them."""
+    found = together(seen_of, 3)
+    for state, moved, stale, fresh, before in found:
+        assert moved == [True, True, True]
+        assert_same(state, found[1][0])
+        assert fresh == state["storage"].tobytes()
+        assert before.tobytes() == found[0][4].tobytes()
+    assert found[1][2] == found[1][3]  # who made the update has its result
+    assert found[2][2] == found[2][4].tobytes()  # others go on with what they copied
+
+
+def both_of(place, rank, size, lr):
+    """Both learners add to the same weights, one after the other; all states in between."""
+    with parts_of(place, rank, size, lr=lr) as parts:
+        learner, gather, states = parts.learner, parts.sync.gather, []
+        for turn in (1, 2, 1):
+            if rank == turn:
+                learner.refresh()
+                learner.update(parts.sampler.collect(), 1.0)
+            gather("made")
+            states.append(learner.state()["storage"].copy())
+            gather("seen")
+        return states
+
+
+def test_learners_build_on_what_the_others_have_made(together):
+    found = together(both_of, 3, 5e-3)
+    for states in found:
+        assert [s.tobytes() for s in states] == [s.tobytes() for s in found[0]]
+    first, second, third = found[0]
+    assert (first != second).any() and (second != third).any()
+
+
+def news_of(place, rank, size):
+    """What each process hears when it asks."""
+    with met(place, rank, size) as sync:
+        heard = []
+
+        def ask(numbers, episodes):
+            sums, found = sync.news(np.array(numbers, float), episodes)
+            heard.append((sums.tolist(), found))
+
+        sync.gather("begin")
+        if rank:
+            ask([1, 10 * rank], [Episode(rank, rank / 2, rank)])
+        sync.gather("told")
+        ask([0, 0], [])
+        ask([0, 0], [])
+        sync.gather("asked")
+        if rank == 2:
+            ask([1, 5], [Episode(7, 1.0, 3), Episode(8, 2.0, 4)])
+        sync.gather("told again")
+        ask([0, 0], [])
+        peaks = [sync.peak(rank)]
+        sync.gather("named")
+        peaks.append(sync.peak(0))
+        sync.gather("done")
+        return heard, peaks
+
+
+def test_counters_add_up_and_every_process_hears_everything_once(together):
+    for rank, (heard, peaks) in enumerate(together(news_of, 3)):
+        sums = np.sum([sums for sums, _ in heard], axis=0)
+        assert sums.tolist() == [3, 35]
+        found = sorted((e.column, e.total, e.length) for _, episodes in heard for e in episodes)
+        assert found == [(1, 0.5, 1), (2, 1.0, 2), (7, 1.0, 3), (8, 2.0, 4)]
+        quiet = heard[1 + bool(rank)]
+        assert quiet == ([0, 0], [])  # asked twice, nothing has happened
+        assert peaks[1] == 2
+
+
+def flood_of(place, rank, size):
+    with met(place, rank, size) as sync:
+        sync.gather("begin")
+        if rank:
+            episodes = [Episode(0, float(n), n) for n in range(3 * RING)]
+            sync.news(np.zeros(1), episodes)
+        sync.gather("told")
+        _, found = sync.news(np.zeros(1), [])
+        sync.gather("done")
+        return [episode.length for episode in found]
+
+
+def test_of_more_episodes_than_are_remembered_the_latest_are_heard(together):
+    assert together(flood_of, 2)[0] == list(range(2 * RING, 3 * RING))
+
+
+def annealed_of(place, rank, size):
+    """Learners take turns; the share of the run that was left at each of their updates."""
+    options, progress = {"anneal_lr": True, "total_iters": 10}, Progress()
+    left, versions = [], []
+    with parts_of(place, rank, size, **options) as parts:
+        learner, gather = parts.learner, parts.sync.gather
+        update = learner.update
+
+        def noting(rollout, remaining):
+            left.append(round(remaining, 6))
+            metrics = update(rollout, remaining)
+            assert metrics["lr"] == pytest.approx(5e-3 * remaining)
+            return metrics
+
+        learner.update = noting
+        turns = None
+        if rank:
+            turns = ring(parts.sampler, learner, parts.sync, Budget(iters=10), progress, 1)
+        for who, times in ((1, 4), (2, 2), (1, 2), (2, 9), (1, 9)):
+            for _ in range(times if rank == who else 0):
+                if next(turns, None) is not None:
+                    versions.append(learner.version)
+            gather("turn")
+        return left, versions, progress.iter
+
+
+def test_the_learning_rate_falls_with_the_updates_of_all(together):
+    """Each learns of the others' when it tells of its own; the run ends for all at its limit."""
+    _, (first, counts, ended), (second, counts_too, ended_too) = together(annealed_of, 3)
+    assert first == [1.0, 0.9, 0.8, 0.7, 0.6, 0.3, 0.2]
+    assert counts == [1, 2, 3, 4, 7, 8, 11]
+    # Its first update is made before it has heard of any; nine and ten after the others' eight.
+    assert second == [1.0, 0.5, 0.4, 0.1]
+    assert counts_too == [5, 6, 9, 10]
+    assert (ended, ended_too) == (11, 10)
+
+
+# Traps.
+
+
+def repeated_of(place, rank, size):
+    """The same rollout three times, at a rate of 0: its gradients."""
+    found = []
+    with parts_of(place, rank, size, lr=0.0) as parts:
+        learner = parts.learner
+        if rank:
+            rollout = parts.sampler.collect()
+            for _ in range(3):
+                learner.update(rollout, 1.0)
+                found.append(learner._step.buffer.numpy().copy())
+    return found
+
+
+def test_a_gradient_is_not_added_to_the_one_before(together):
+    """As it is where a shared module's .grad is the local one's, and the wrong one is cleared."""
+    for gradients in together(repeated_of, 3)[1:]:
+        assert np.abs(gradients[0]).max() > 0
+        assert [g.tobytes() for g in gradients] == [gradients[0].tobytes()] * 3
+
+
+BROKEN = {"reward": np.nan, "obs": np.inf}
+
+
+def diverged_of(place, rank, size, field):
+    """Rank 1 has a rollout of which no good can come."""
+    with parts_of(place, rank, size) as parts:
+        learner, gather = parts.learner, parts.sync.gather
+        gather("begin")
+        if rank == 2:
+            learner.update(parts.sampler.collect(), 1.0)
+        gather("made")
+        before, said = learner.state(), ""
+        gather("seen")
+        if rank == 1:
+            learner.refresh()
+            rollout = parts.sampler.collect()
+            getattr(rollout, field)[1, 0] = BROKEN[field]
+            with pytest.raises(Diverged) as error:
+                learner.update(rollout, 1.0)
+            said = str(error.value)
+        gather("diverged")
+        after = learner.state()
+        same = [after[name].tobytes() == before[name].tobytes() for name in without_counts(before)]
+        finite = bool(torch.isfinite(learner._shared).all())
+        return same, finite, said
+
+
+@pytest.mark.parametrize("field", BROKEN)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_what_is_no_number_never_reaches_the_shared_weights(together, field):
+    found = together(diverged_of, 3, field)
+    for same, finite, _ in found:
+        assert all(same) and finite
+    assert "became nan" in found[1][2]
+
+
+# The whole command.
+
+
+SHORT = ("--compile", "off", "--eval-episodes", "1", "--preset", "none", "--num-envs", "4")
+
+
+@pytest.mark.slow
+def test_a3c_of_one_learner_is_a2c_to_the_byte(shell):
+    options = (*SHORT, "--total-iters", "60", "--anneal-lr", "--log-every", "10")
+    ours = shell.train("a3c", "--algo", "a3c", "--num-workers", "1", *options)
+    theirs = shell.train("a2c", "--algo", "a2c", *options)
+    assert ours.last() == theirs.last()
+    assert ours.metrics()[-1]["steps"] == theirs.metrics()[-1]["steps"]
+
+
+@pytest.mark.slow
+def test_a3c_of_two_learners_counts_what_both_have_done(shell):
+    run = shell.train("a3c", "--algo", "a3c", "--num-workers", "2", *SHORT, "--total-iters", "200")
+    lines = run.metrics()
+    assert {line["world_size"] for line in lines} == {2}
+    assert 200 <= lines[-1]["iter"] <= 202
+    assert lines[-1]["steps"] == sum(line["steps_global"] for line in lines)
+    assert lines[-1]["iter"] * 10 >= lines[-1]["steps"] > lines[-1]["iter"] * 8
