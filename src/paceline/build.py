@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from .config import Config, seconds
 from .envs.maker import World, look_at
-from .errors import BadInput
+from .errors import BadInput, LostRank
 from .launcher import local_rank
 from .learner import Learner, Plan
 from .machine import Choices, affinity, available_cpus, bound
@@ -59,8 +59,6 @@ def make_sync(config: Config) -> Sync:
     """How this process agrees with the other learners of the run, having met them."""
     if config.processes == 1:
         return Local()
-    from .sync.watch import LostRank
-
     try:
         return _met(config)
     except RuntimeError as error:  # of the store where ranks meet

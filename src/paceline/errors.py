@@ -29,3 +29,7 @@ class StoppedEarly(PacelineError):
     """A signal, or a machine that lost what it needs; `paceline resume` goes on from there."""
 
     exit_code = 75
+
+
+class LostRank(StoppedEarly):
+    """A rank has gone, or hangs; the run goes on from its last checkpoint with new ones."""

@@ -155,12 +155,11 @@ class Recorder:
     def _save(self, evaluated: float | None = None) -> Path | None:
         """A checkpoint of this moment; None where the disk refused it, which is said."""
         progress, folder = self._progress, self._folder / "checkpoints"
+        arrays = self._state()  # takes all ranks, whether or not it is needed
+        if arrays is None or not self._writes:
+            return None
         if self._saved_iter == progress.iter:
             return folder / f"{progress.iter:08d}"
-        arrays = self._state()
-        if arrays is None or not self._writes:
-            self._saved_iter = progress.iter
-            return None
         content = checkpoint.Checkpoint(
             weights=self._weights(),
             arrays=arrays,

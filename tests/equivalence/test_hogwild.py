@@ -18,6 +18,7 @@ from paceline.sync import futex
 from paceline.sync.hogwild import RING, Hogwild
 from paceline.sync.local import Local
 from paceline.sync.meeting import meet
+from paceline.sync.segment import DONE, WORDS
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -85,7 +86,6 @@ RUNS = {
     "rmsprop": {"total_iters": 40},
     "adam, annealed": {"total_iters": 40, "anneal_lr": True, "optimizer": "adam"},
     "annealed by steps": {"total_steps": 700, "anneal_lr": True},
-    "epochs": {"total_iters": 15, "epochs": 2, "minibatches": 2, "anneal_lr": True},
 }
 
 
@@ -99,7 +99,7 @@ def run_of(place, rank, size, options):
             reports = list(watch(learner, sync, *counted))
         else:
             reports = list(ring(parts.sampler, learner, sync, *counted))
-            sync._segment.signs[8 * rank + 7] = 1  # as when it leaves, which the watch waits for
+            sync._segment.signs[WORDS * rank + DONE] = 1  # as when it leaves
         steps = sum(report.steps_global for report in reports)
         scores = [report.episode_return for report in reports if report.episode_return is not None]
         assert (learner.flat.storage == learner._shared).all()

@@ -6,6 +6,7 @@ added up.
 
 from __future__ import annotations
 
+import signal
 import zlib
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gymnasium import spaces
+from safetensors.numpy import load
 from together import Together, nothing_left
 from torch import nn
 
@@ -474,3 +476,76 @@ def broken_of(place, rank, size):
 
 def test_what_is_no_number_on_one_rank_ends_the_update_on_all(together):
     assert together(broken_of, 2) == [True, True]
+
+
+# The whole command.
+
+
+OPTIONS = (
+    *("--ranks", 2, "--preset", "none", "--num-envs", 4, "--rollout-steps", 32),
+    *("--epochs", 2, "--minibatches", 2, "--compile", "off", "--eval-episodes", 1),
+    *("--normalize-obs", "--normalize-return"),
+)
+
+
+@pytest.fixture(scope="module")
+def place(shell_in, tmp_path_factory):
+    return shell_in(tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """A run of two ranks, not interrupted."""
+    return place.train("whole", *OPTIONS, "--total-iters", 6)
+
+
+def test_the_same_command_gives_the_same_run_to_the_byte(place, whole):
+    again = place.train("again", *OPTIONS, "--total-iters", 6)
+    assert again.result() == whole.result()
+    assert [line["iter"] for line in whole.metrics()] == [1, 2, 3, 4, 5, 6]
+    assert {line["world_size"] for line in whole.metrics()} == {2}
+
+
+def test_ranks_that_were_stopped_go_on_to_the_byte(place, whole):
+    cut = place.train("cut", *OPTIONS, "--total-iters", 3)
+    assert cut.checkpoints()[-1].name == "00000003"
+    assert place.resume("cut", "--total-iters", 6).result() == whole.result()
+
+
+def test_a_checkpoint_of_ranks_holds_the_columns_of_all_under_one_number_each(whole):
+    arrays = load(whole.last("state.safetensors"))
+    assert {name.split(".")[1] for name in arrays if name.startswith("sampler.")} == {"0", "1"}
+    assert arrays["learner.return.running"].shape == (8,)
+    rows = whole.metrics()[-1]["steps"]
+    assert float(arrays["learner.obs.count"]) == pytest.approx(rows, abs=1e-3)
+    assert float(arrays["learner.return.count"]) == pytest.approx(rows, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "options",
+    [("--num-workers", 2), ("--algo", "a2c", "--epochs", 1, "--minibatches", 1), ("--ranks", 3)],
+    ids=["workers", "a2c", "three ranks"],
+)
+def test_other_ranks_that_were_stopped_go_on_to_the_byte(shell, options):
+    options = (*OPTIONS, *options, "--log-every", 1)
+    whole = shell.train("whole", *options, "--total-iters", 6)
+    shell.train("cut", *options, "--total-iters", 3)
+    assert shell.resume("cut", "--total-iters", 6).result() == whole.result()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_ranks_with_workers_that_were_interrupted_go_on_to_the_byte(shell, until):
+    options = (*OPTIONS, "--num-workers", 2, "--total-iters", 150, "--anneal-lr")
+    whole = shell.train("whole", *options)
+    process = shell.start("train", "--output-dir", "cut", "--track", "none", *options)
+    lines = shell.folder / "cut" / "metrics.jsonl"
+    until(lambda: lines.exists() and lines.read_text().count("\n") >= 5, what="an iteration")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, (out, err)
+    stopped = int(shell.run("cut").checkpoints()[-1].name)
+    assert 5 <= stopped < 150
+    assert shell.resume("cut").result() == whole.result()

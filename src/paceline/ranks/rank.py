@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -17,9 +18,8 @@ import cloudpickle
 
 from .. import launcher, session
 from ..envs.gym import register
-from ..errors import PacelineError, StoppedEarly
+from ..errors import BadInput, LostRank, PacelineError, StoppedEarly
 from ..machine import CACHE, compiled_cache, end_with
-from ..sync.watch import LostRank
 from .launch import STOP, Ended, Failed, Hello, Job, Lost, Said
 
 START_AGAIN = 1
@@ -36,6 +36,7 @@ def main() -> NoReturn:
         os.kill(os.getppid(), signal.SIGTERM)
         os._exit(START_AGAIN)
     code = line.work(int(os.environ["RANK"]))
+    line.close()
     # Whatever an environment has left running is not to keep a rank from leaving.
     sys.stdout.flush()
     os._exit(code)
@@ -46,7 +47,10 @@ class Line:
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection, self._stop, self._over = connection, False, False
-        self._lock = threading.Lock()
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        """whoever listens may take their time, and this rank is not to seem to hang"""
+        self._speaker = threading.Thread(target=self._speak, daemon=True)
+        self._speaker.start()
 
     def work(self, rank: int) -> int:
         """Do what there is to do; the exit code."""
@@ -63,7 +67,7 @@ class Line:
         except LostRank as error:
             self.send(Lost(str(error)))
             return START_AGAIN
-        except StoppedEarly as error:
+        except (StoppedEarly, BadInput) as error:
             self.send(Failed(error))
         except PacelineError as error:
             error.args = (f"rank {rank}: {error}" if rank else str(error),)
@@ -89,8 +93,17 @@ class Line:
 
     def send(self, message: Any) -> None:
         self._over = isinstance(message, Ended | Failed)
-        with self._lock, suppress(OSError):
-            self._connection.send(message)
+        self._outbox.put(message)
+
+    def _speak(self) -> None:
+        with suppress(OSError):
+            while (message := self._outbox.get()) is not None:
+                self._connection.send(message)
+
+    def close(self) -> None:
+        """Wait until everything has been said."""
+        self._outbox.put(None)
+        self._speaker.join()
 
     def _listen(self) -> None:
         """Stop when told to; end at once when nobody is there any more."""

@@ -15,11 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
+from ..errors import LostRank
 from ..rollout import Array, Pulse
 from .beat import TICK
 from .meeting import Meeting
 from .segment import SLOT, Segment
-from .watch import LostRank, Watch
+from .watch import Watch
 
 YIELDS = 2000
 NAP = 1e-4

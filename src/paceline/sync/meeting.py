@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from ..errors import StoppedEarly
+from ..errors import LostRank
 
 PATIENCE = 60.0
 """Seconds that ranks have at least to come; they import torch first."""
@@ -61,7 +61,7 @@ def meet(init_method: str, rank: int, size: int, timeout: float, host: str = "")
         members = [Member(n, *json.loads(store.get(f"rank/{n}"))) for n in range(size)]
     except (RuntimeError, ValueError, OSError) as error:
         cause = str(error).strip().splitlines()[0][:300]
-        raise StoppedEarly(
+        raise LostRank(
             f"rank {rank} of {size} did not meet the others at {init_method}: {cause}"
         ) from None
     return Meeting(store, rank, members)

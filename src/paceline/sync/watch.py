@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Callable
 
-from ..errors import StoppedEarly
+from ..errors import LostRank
 from .beat import TICK
 from .meeting import Meeting
 
@@ -15,10 +15,6 @@ UNKNOWN, GONE = -1, -2
 """Instead of the descriptor of a process."""
 Sign = tuple[int, ...]
 """Whatever changes while a rank is at work."""
-
-
-class LostRank(StoppedEarly):
-    """A rank has gone, or hangs; the run goes on from its last checkpoint with new ones."""
 
 
 class Watch:
