@@ -451,17 +451,17 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
 
 
 KILLS = 5
-"""Of one run of ranks."""
+"""Of one run of ranks, at most."""
 BETWEEN = 60
 """Iterations in which one of them falls."""
 
 
 def ranks(options: argparse.Namespace) -> dict[str, Any]:
     """Kill ranks, one after the other; every run ends by itself, as if none had been killed."""
-    source = random.Random(options.seed)
+    source, each = random.Random(options.seed), min(KILLS, options.times)
     flags = [
         *("--env-id", "CartPole-v1", "--preset", options.preset, "--ranks", str(options.ranks)),
-        *("--total-iters", str(KILLS * BETWEEN), "--save-every", "10_000", "--compile", "off"),
+        *("--total-iters", str(each * BETWEEN), "--save-every", "10_000", "--compile", "off"),
         *("--seed", str(options.seed)),
     ]
     with running(*flags) as run:
@@ -470,7 +470,7 @@ def ranks(options: argparse.Namespace) -> dict[str, Any]:
         expected = run.weights()
     rows, latencies, killed = [], [], 0
     while killed < options.times:
-        due = [BETWEEN * n + source.randrange(BETWEEN) for n in range(KILLS)]
+        due = [BETWEEN * n + source.randrange(BETWEEN) for n in range(each)]
         due = due[: options.times - killed]
         killed += len(due)
         with running(*flags) as run:
@@ -478,7 +478,8 @@ def ranks(options: argparse.Namespace) -> dict[str, Any]:
             row: dict[str, Any] = {"kills": due, "seconds": seconds}
             row["exit_code"] = wait_for(lambda run=run: _code(run), 300)
             said = run.log.read_text()
-            row["every_iteration_once"] = _every_iteration_once(run)
+            iterations = [line["iter"] for line in run.metrics()]
+            row["every_iteration_once"] = iterations == list(range(1, each * BETWEEN + 1))
             row["weights_as_undisturbed"] = run.weights() == expected
             evaluated = run.folder / "run" / "eval.json"
             row["evaluation"] = (
@@ -557,10 +558,6 @@ def _kill_rank(run: Run, moment: int, number: int, source: random.Random) -> flo
         return False
 
     return time.monotonic() - at if wait_for(reported_again, 60) else None
-
-
-def _every_iteration_once(run: Run) -> bool:
-    return [line["iter"] for line in run.metrics()] == list(range(1, KILLS * BETWEEN + 1))
 
 
 CHAOS = {

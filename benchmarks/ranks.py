@@ -3,14 +3,14 @@
     python benchmarks/ranks.py strong --env-id CartPole-v1 --num-envs 64 --rollout-steps 128
     python benchmarks/ranks.py strong --env-id HalfCheetah-v5 --num-envs 16 --rollout-steps 256
     python benchmarks/ranks.py textbook --num-envs 8     # against DistributedDataParallel
-    python benchmarks/ranks.py allreduce --pin           # one gradient: memory against gloo
+    python benchmarks/ranks.py allreduce                 # one gradient: memory against gloo
 
 Trainings are real `paceline train` processes, PPO with 4 epochs × 4 minibatches, whose
 metrics.jsonl is read from the sixth iteration on. `strong` shares the same environments among two
-ranks, and measures the ceiling by two independent trainings at the same time, each with all the
-environments: no two ranks can do more. The contestants of a round follow one another, and ratios
-are between those of a round. Writes benchmarks/results/ranks-<what>-<env>-<num_envs>.json, and
-ranks-allreduce[-pinned].json.
+ranks, and measures by two independent trainings at the same time, each with all the environments,
+what the machine has to give to two processes. The contestants of a round follow one another, and
+ratios are between those of a round. Writes benchmarks/results/ranks-<what>-<env>-<num_envs>.json
+and ranks-allreduce[-pinned].json.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ CALIBRATION = 15
 POLL = 0.2
 PATIENCE = 20.0
 """Seconds that a training has to end by itself."""
+QUIET = 0.05
+"""Share of the CPUs that other processes may take without a word."""
 SUMS = 300
 """All-reduces of a block."""
 PHASES = ("t_rollout", "t_learn", "t_sync", "t_other")
@@ -86,6 +88,9 @@ class Training:
             self._process.wait()
         if error is None and self._process.returncode:
             raise self._failure()
+        for line in self._log.read_text().splitlines():
+            if line.startswith("warning:"):  # ranks that started again took time that nobody counts
+                print(line, file=sys.stderr)
 
     def _failure(self) -> TrainingFailed:
         return TrainingFailed(f"{' '.join(self._process.args)}\n{self._log.read_text()[-3000:]}")
@@ -224,6 +229,12 @@ def taken_by_others(name: str, shares: dict[str, float]) -> Iterator[None]:
     shares[name] = max(0.0, busy - own) / (wall * psutil.cpu_count())
 
 
+def warn_of(others: Sequence[dict[str, float]]) -> None:
+    most = max(share for shares in others for share in shares.values())
+    if most > QUIET:
+        print(f"other processes took up to {most:.0%} of the CPUs: measure again when it is quiet")
+
+
 def calibrated(options: argparse.Namespace, sides: dict[str, Side]) -> dict[str, int]:
     """Run every side once, which also fills the cache of compiled steps; iterations to measure.
 
@@ -258,8 +269,8 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
                 rates[name].append(pace.rate)
                 shares[name].append(pace.shares)
             shown = "  ".join(f"{name} {values[-1]:,.0f}/s" for name, values in rates.items())
-            most = max(others[-1].values())
-            print(f"floats {floats[-1]:.2f}  {shown}  (others up to {most:.0%})", flush=True)
+            print(f"floats {floats[-1]:.2f}  {shown}", flush=True)
+    warn_of(others)
     return {
         "iters": iters,
         "rates": rates,
@@ -346,7 +357,8 @@ def all_reduces(options: argparse.Namespace) -> dict[str, Any]:
 
     size, blocks = gradient_size(), 4 * options.rounds
     answers = mp.get_context("spawn").SimpleQueue()
-    with tempfile.TemporaryDirectory() as folder:
+    others: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, taken_by_others("allreduce", others):
         mp.spawn(sum_rank, (folder, size, blocks, options.pin, answers), nprocs=2)
     found: dict[str, list[dict[str, float]]] = answers.get()
     print(f"{size:,} floats, 2 ranks, {blocks} blocks of {SUMS}; microseconds:")
@@ -354,8 +366,14 @@ def all_reduces(options: argparse.Namespace) -> dict[str, Any]:
         median, p90 = ([block[key] * 1e6 for block in taken] for key in ("median", "p90"))
         print(f"{name}: median {spread(median)}, p90 {spread(p90)}")
     medians = {name: [block["median"] for block in taken] for name, taken in found.items()}
-    faster = ratios(medians, [("gloo", "shm"), ("all_reduce", "shm")])
-    return {"floats": size, "sums": SUMS, "seconds": found, "ratios": faster}
+    warn_of([others])
+    return {
+        "floats": size,
+        "sums": SUMS,
+        "seconds": found,
+        "ratios": ratios(medians, [("gloo", "shm"), ("all_reduce", "shm")]),
+        "taken_by_others": [others],
+    }
 
 
 def main() -> None:

@@ -21,16 +21,19 @@ RANK = os.environ.get("RANK")
 
 
 class Ranked(CartPoleEnv):
-    """Slow if wanted. `what` happens on `rank` alone, once this instance has made `after` steps.
+    """Slow if wanted. `what` happens on `rank` alone, once its process has made `after` steps.
 
     shown: name of a variable that has to be in the environment of every process
     forks: a process of the environment's own that outlives it, until this file is there
     """
 
+    taken = 0
+    """steps of all instances together"""
+
     def __init__(self, what="nothing", rank=1, after=0, slow=0.0, shown=None, forks=None):
         super().__init__()
         assert what in WHAT
-        self._what, self._after, self._slow, self._taken = what, after, slow, 0
+        self._what, self._after, self._slow = what, after, slow
         self._mine = str(rank) == RANK
         if shown is not None and RANK is not None:
             assert shown in os.environ, f"{shown} is not in the environment of rank {RANK}"
@@ -40,10 +43,10 @@ class Ranked(CartPoleEnv):
             os._exit(0)
 
     def step(self, action):
-        self._taken += 1
+        Ranked.taken += 1
         if self._slow:
             time.sleep(self._slow)
-        now = self._mine and self._taken > self._after
+        now = self._mine and Ranked.taken > self._after
         if now and self._what == "raise":
             raise RuntimeError("the rope broke")
         if now and self._what == "exit":

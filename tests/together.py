@@ -127,7 +127,7 @@ def serve(fd):
 def _all(line, function, size, given, absent):
     """Of every rank, whether it ended well, and what it returned or what befell it."""
     ranks = [_forked(function, rank, size, *given) for rank in range(size)]
-    found = {rank: (True, None) for rank in absent}
+    found = dict.fromkeys(absent, (True, None))
     while len(found) < size:
         awaited = {mine: rank for rank, (_, mine) in enumerate(ranks) if rank not in found}
         ready = wait([line, *awaited])

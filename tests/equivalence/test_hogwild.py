@@ -154,7 +154,7 @@ def seen_of(place, rank, size):
 def test_an_update_of_one_learner_is_seen_by_all(together):
     """Weights and the optimiser's moments are the same memory; gradients need a copy of them."""
     found = together(seen_of, 3)
-    for state, moved, stale, fresh, before in found:
+    for state, moved, _, fresh, before in found:
         assert moved == [True, True, True]
         assert_same(state, found[1][0])
         assert fresh == state["storage"].tobytes()

@@ -32,7 +32,7 @@ COMMON = (
 CASES = {
     "ppo": "--ranks 2 --epochs 2 --minibatches 2 --total-iters 30 --save-every 200 --normalize-obs",
     "workers": "--ranks 2 --num-workers 2 --epochs 1 --total-iters 30 --save-every 400",
-    "a3c": "--algo a3c --num-workers 2 --rollout-steps 5 --total-steps 4000 --log-every 20 "
+    "a3c": "--algo a3c --num-workers 2 --rollout-steps 5 --total-steps 3000 --log-every 20 "
     "--save-every 500",
 }
 NAMED = r"rank {rank} \(pid {pid}\) has gone; all ranks start again from the last checkpoint"
@@ -153,7 +153,8 @@ def test_a_worker_of_a_rank_is_replaced_without_the_ranks(start):
 # The agent killed
 
 
-def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturbed):
+@pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturbed, resumed):
     command = start("ppo")
     command.await_reports(12)
     family = command.family()
@@ -162,7 +163,9 @@ def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturb
     assert command.end(5) == 75
     (sentence,) = command.err.splitlines()
     assert sentence.startswith("paceline: ")
-    assert same(shell.resume("run")) == undisturbed("ppo")
+    assert command.run.checkpoints()
+    if resumed:
+        assert same(shell.resume("run")) == undisturbed("ppo")
 
 
 # Hung
@@ -182,13 +185,13 @@ def test_a_rank_that_hangs_is_named_and_the_run_goes_on(start, undisturbed):
 
 def test_a_long_evaluation_is_not_taken_for_a_hang(start):
     """Rank 1 waits for rank 0 all the while, some seconds more than it may take to hang."""
-    more = ("--rank-timeout", "1s", "--eval-every", 256, "--eval-episodes", 20)
-    command = start("ppo", *more, "--total-iters", 8, slow=0.01)
+    more = ("--rank-timeout", "1s", "--eval-every", 200, "--eval-episodes", 20)
+    command = start("ppo", *more, "--total-iters", 5, slow=0.01)
     assert command.end() == 0, command.err
     lines = command.run.metrics()
     assert max(line["t_other"] for line in lines) > 2.0, "the evaluation was not long"
     assert "warning" not in command.out
-    every_iteration_once(command.run, 8)
+    every_iteration_once(command.run, 5)
 
 
 # Told to stop
@@ -228,6 +231,7 @@ def test_a_second_signal_forces_the_end(start):
     assert "Traceback" not in command.err
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_told_to_stop_stops_the_run(start, shell, undisturbed):
     """As by a `kill` that picked the wrong process."""
     command = start("ppo")
@@ -267,7 +271,7 @@ print("left:", len(left), "signals:", *signals)
 """
 
 
-@pytest.mark.parametrize("victim", ["command", "agent"])
+@pytest.mark.parametrize("victim", ["command", pytest.param("agent", marks=pytest.mark.slow)])
 def test_ranks_that_lose_who_started_them_leave_at_once_and_signal_nobody_else(shell, victim):
     """Whoever adopts them, the first process of a container perhaps, is none of theirs."""
     (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
@@ -298,7 +302,7 @@ def test_ranks_that_lose_who_started_them_leave_at_once_and_signal_nobody_else(s
     ],
 )
 def test_an_environment_that_fails_for_good_on_one_rank_ends_the_run(start, what, words):
-    command = start("ppo", what=what, rank=1, after=40)
+    command = start("ppo", what=what, rank=1, after=200)
     assert command.end() == 3, command.err
     sentence = command.err[command.err.rindex("paceline: ") :]
     assert "rank 1: " in sentence
@@ -320,7 +324,7 @@ def test_an_environment_that_always_ends_its_process_ends_the_run(start):
 @pytest.mark.slow
 def test_failures_with_finished_iterations_between_them_never_end_a_run(start):
     """Of every rank that is started, an environment ends its process some iterations later."""
-    command = start("ppo", "--max-restarts", 1, "--total-iters", 25, what="exit", after=120)
+    command = start("ppo", "--max-restarts", 1, "--total-iters", 25, what="exit", after=240)
     assert command.end(100) == 0, command.err
     assert command.out.count("all ranks start again") >= 2
     every_iteration_once(command.run, 25)
@@ -455,7 +459,7 @@ def test_a3c_goes_on_when_a_process_of_it_is_killed(start, victim):
     assert command.end() == 0, command.err
     assert re.search(NAMED.format(rank=victim, pid=pid), command.out), command.out
     assert "Traceback" not in command.out + command.err
-    steps_add_up(command.run, 4000)
+    steps_add_up(command.run, 3000)
 
 
 def test_a3c_that_is_stopped_goes_on_where_it_was(start, shell):
@@ -467,10 +471,10 @@ def test_a3c_that_is_stopped_goes_on_where_it_was(start, shell):
     assert not left_after(family, 1.0)
     assert "saved; go on with `paceline resume run`" in command.out
     before = command.run.metrics()
-    assert before[-1]["steps"] < 4000
+    assert before[-1]["steps"] < 3000
     run = shell.resume("run")
     assert run.metrics()[: len(before)] == before
-    steps_add_up(run, 4000)
+    steps_add_up(run, 3000)
 
 
 @pytest.mark.slow
@@ -479,6 +483,6 @@ def test_a_process_of_a3c_that_hangs_is_noticed(start, victim):
     command = start("a3c", "--rank-timeout", "2s")
     command.await_(lambda: len(command.run.checkpoints()) >= 2)
     kill(command.ranks(3)[victim], signal.SIGSTOP)
-    assert command.end(60) == 0, command.err
+    assert command.end() == 0, command.err
     assert f"rank {victim} (pid" in command.out and "no sign of life" in command.out
-    steps_add_up(command.run, 4000)
+    steps_add_up(command.run, 3000)
