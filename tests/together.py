@@ -65,8 +65,9 @@ class Together:
         self._line.recv()
 
     def pids(self):
-        """All processes of the session, the server included."""
-        return [] if self._server is None else _session(self._server.pid)
+        """All processes that the server has forked and that are still there."""
+        leader = self._server.pid if self._server is not None else 0
+        return [pid for pid in _session(leader) if pid != leader] if leader else []
 
     def close(self):
         if self._server is None:
@@ -97,7 +98,7 @@ def nothing_left(together):
     names = _names()
     yield
     deadline = time.monotonic() + 3
-    while (left := together.pids()[1:]) and time.monotonic() < deadline:
+    while (left := together.pids()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not left, f"processes left behind: {left}"
     assert not _names() - names, "left in /dev/shm"

@@ -128,6 +128,7 @@ def test_the_lists_and_the_help_tell_of_ranks(command):
     listed = command("list", "syncs").out
     for name in ("local", "allreduce", "hogwild"):
         assert re.search(rf"^  {name} +\w", listed, re.MULTILINE)
+    assert "syncs" in command("--help").out
     shown = command("train", "--help").out
     for flag in ("--ranks", "--sync", "--backend", "--init-method", "--rank-timeout"):
         assert re.search(rf"^  {flag}\n      \w", shown, re.MULTILINE), flag
