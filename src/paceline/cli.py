@@ -55,7 +55,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
     for library in ("OMP", "MKL", "OPENBLAS"):  # before anything numerical is imported
         os.environ[f"{library}_NUM_THREADS"] = "1"
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank that has lost others is not to wait for them
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from paceline import cli
+from paceline.bench.plan import _parser
 from paceline.flags import config_parser
 from paceline.metrics import Report
 from paceline.rundir import CHANGEABLE
@@ -52,7 +53,7 @@ OTHERS_FLAGS = {
 }
 """Flags of another library, which the page about coming from there names."""
 OUR_FLAGS = {"--config", "--help", "--checkpoint", "--episodes", "--sampled", "--env-id"}
-OUR_FLAGS |= set(config_parser()._option_string_actions)
+OUR_FLAGS |= set(config_parser()._option_string_actions) | set(_parser()._option_string_actions)
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,9 @@ def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_pa
     began = []
     for module, name in (("session", "train"), ("session", "resume"), ("saved", "evaluate_saved")):
         monkeypatch.setattr(f"paceline.{module}.{name}", lambda *_, **given: began.append(given))
-    monkeypatch.setattr(cli, "_follow", lambda start: (start(lambda: False), 0)[1])
+    monkeypatch.setattr(cli, "_follow", lambda start, rank: (start(lambda: False), 0)[1])
+    measure = "paceline.bench.scale.measure"
+    monkeypatch.setattr(measure, lambda plan: (began.append(vars(plan)), 0)[1])
     monkeypatch.setattr("paceline.envs.env_maker", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")

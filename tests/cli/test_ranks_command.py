@@ -256,7 +256,8 @@ def torchrun(start, shell):
 
 
 def test_under_torchrun_ranks_share_one_run(torchrun, shell):
-    running = torchrun("train", *SHORT, "--env-id", "CartPole-v1")
+    config = Path(__file__).parents[2] / "configs" / "ppo_ranks.yaml"
+    running = torchrun("train", "--config", config, *SHORT)
     assert running.end() == 0, running.err
     (folder,) = (shell.folder / "runs").iterdir()
     run = shell.run(folder)

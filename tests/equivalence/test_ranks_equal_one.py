@@ -188,6 +188,7 @@ def test_through_the_network_two_ranks_learn_the_same(together):
     assert [found[:2] for found in there] == [found[:2] for found in here]
 
 
+@pytest.mark.slow
 def test_the_same_ranks_learn_the_same_twice(together):
     once, again = (together(rank_of, 3, RUNS["ppo"]) for _ in range(2))
     assert [found[:3] for found in once] == [found[:3] for found in again]

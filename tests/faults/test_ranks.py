@@ -462,6 +462,7 @@ def test_a3c_goes_on_when_a_process_of_it_is_killed(start, victim):
     steps_add_up(command.run, 3000)
 
 
+@pytest.mark.slow
 def test_a3c_that_is_stopped_goes_on_where_it_was(start, shell):
     command = start("a3c")
     command.await_reports(4)

@@ -66,12 +66,12 @@ class Allreduce:
             self.path = f"shared memory, gloo between {len(meeting.hosts)} hosts"
             between = None
             if self.rank == here[0]:
-                self._beats = Beats(meeting, self.pulse)
+                self._beats = Beats(meeting, segment.line)
                 watch = Watch(meeting, self._beats.sign, timeout)
                 first = [host[0] for host in meeting.hosts]
                 cpu = torch.device("cpu")
                 between = Torch(meeting, first, "gloo", cpu, watch, silent(self.pulse))
-            self._group = Hosts(shared, between)
+            self._group = Hosts(shared, between, meeting.hosts)
 
     @property
     def world_size(self) -> int:

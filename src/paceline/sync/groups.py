@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from ..errors import LostRank
 from ..rollout import Array, Pulse
@@ -24,6 +24,8 @@ from .watch import Watch
 
 YIELDS = 2000
 NAP = 1e-4
+GOING = 1.0
+"""Seconds from the end of a process's connections to its own, at most."""
 HOURS = timedelta(hours=24)
 """Nothing ends a wait but the watch."""
 
@@ -55,8 +57,8 @@ class Shared:
         most = SLOT // flat.itemsize
         for begin in range(0, flat.size, most):
             self._sum(flat[begin : begin + most])
-        if buffer.device.type != "cpu":
-            buffer.copy_(torch.from_numpy(mine))
+        if buffer.device.type != "cpu" or not buffer.is_contiguous():  # `flat` is a copy
+            buffer.copy_(torch.from_numpy(flat.reshape(mine.shape)))
 
     def _sum(self, flat: Array) -> None:
         first, second, *rest = self._segment.exchange(flat)
@@ -95,10 +97,13 @@ class Torch:
         self.place, self._size, self._device = ranks.index(meeting.rank), len(ranks), device
         self._watch, self._alive = watch, alive
         self._others = [rank for rank in ranks if rank != meeting.rank]
+        self._given_up = False
+        """whether an operation is still under way, whose end nobody will wait for"""
         store = PrefixStore(f"group/{ranks[0]}", meeting.store)
         dist.init_process_group(
-            backend, store=store, rank=self.place, world_size=self._size, timeout=HOURS
+            backend, store=store, rank=self.place, world_size=self._size, timeout=store.timeout
         )
+        _set_pg_timeout(HOURS)
 
     def sum(self, buffer: Tensor) -> None:
         there = buffer.to(self._device)
@@ -130,23 +135,34 @@ class Torch:
             if time.monotonic() - looked >= TICK:
                 looked = time.monotonic()
                 self._alive()
-                self._watch.look(self._others)
+                self._look()
+        self._alive()
         try:
             work.wait()
         except RuntimeError as error:
             cause = str(error).strip().splitlines()[0][:200]
-            self._watch.look(self._others)
+            end = time.monotonic() + GOING  # connections break before the process has gone
+            while time.monotonic() < end:
+                self._look()
+                time.sleep(0.01)
             raise LostRank(f"another rank has gone: {cause}") from None
 
+    def _look(self) -> None:
+        self._given_up = True
+        self._watch.look(self._others)
+        self._given_up = False
+
     def close(self) -> None:
-        dist.destroy_process_group()
+        if not self._given_up:  # else it would wait for the operation to end
+            dist.destroy_process_group()
 
 
 class Hosts:
     """Ranks on several hosts: memory within each of them, the network between their first ranks."""
 
-    def __init__(self, here: Shared, between: Torch | None) -> None:
+    def __init__(self, here: Shared, between: Torch | None, hosts: list[list[int]]) -> None:
         self._here, self._between = here, between
+        self._order = [rank for host in hosts for rank in host]
         self.place = here.place
 
     def sum(self, buffer: Tensor) -> None:
@@ -161,7 +177,9 @@ class Hosts:
         found = self._here.gather(item)
         everywhere = self._between.gather(found) if self._between is not None else None
         by_host: list[list[Any]] = self._here.gather(everywhere)[0]
-        return [each for host in by_host for each in host]
+        items = [each for host in by_host for each in host]
+        by_rank = dict(zip(self._order, items, strict=True))
+        return [by_rank[rank] for rank in range(len(items))]
 
     def close(self) -> None:
         if self._between is not None:

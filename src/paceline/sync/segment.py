@@ -60,6 +60,8 @@ class Segment:
         """memory for whatever else is shared"""
         self.signs = memoryview(self._lines.data)
         mine = WORDS * self._place
+        self.line = self.signs[mine : mine + WORDS]
+        """all that shows this rank to be at work, waiting included"""
         self.pulse = self.signs[mine + PULSE : mine + PULSE + 3]
         self._addresses = [
             ctypes.c_void_p(self._lines.ctypes.data + 8 * WORDS * n) for n in range(size)

@@ -37,9 +37,11 @@ class Watch:
         # Whoever was not waiting, or was itself asleep for a while, has no right to complain.
         passed = min(now - self._looked, 2 * TICK)
         self._looked = now
+        # Whoever went first may have been followed by those who missed it: all are named.
+        gone = [str(self._members[n]) for n in awaited if _has_gone(self._pidfds.get(n, UNKNOWN))]
+        if gone:
+            raise LostRank(f"{', '.join(gone)} {'has' if len(gone) == 1 else 'have'} gone")
         for rank in awaited:
-            if _has_gone(self._pidfds.get(rank, UNKNOWN)):
-                raise LostRank(f"{self._members[rank]} has gone")
             sign = self._sign(rank)
             same = sign == self._seen.get(rank)
             self._seen[rank] = sign
