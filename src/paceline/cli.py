@@ -25,7 +25,7 @@ paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
   paceline resume RUN [--total-steps 1M ...]     go on with a run, as if it had never stopped
   paceline eval RUN [--episodes 100] [--sampled] run a saved policy on fixed seeds
   paceline scale --ranks 1,2 [--repeats 3] ...   measure what more processes gain here
-  paceline list [algorithms|envs|samplers|presets]
+  paceline list [algorithms|envs|samplers|syncs|presets]
 
 `paceline train --help` documents every option.
 """

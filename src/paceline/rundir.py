@@ -19,7 +19,7 @@ from .config_files import load_file
 from .configure import resolve
 from .errors import BadInput, StoppedEarly
 from .files import read_plain, replace_file, strange
-from .launcher import launch_name
+from .launcher import launch_name, launched
 from .machine import Choices
 from .metrics import cut_back
 
@@ -186,7 +186,7 @@ def refuse_strange(run: Path) -> None:
 
 def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
     """A run's own configuration, with `changes`; errors name the file or the option at fault."""
-    stored = load_file(run / CONFIG)
+    stored = _as_launched(load_file(run / CONFIG))
     try:
         config = resolve(stored)
     except BadInput as error:
@@ -196,6 +196,19 @@ def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
     if any(changes.get(name) is not None for name in BUDGETS):
         stored = {key: value for key, value in stored.items() if key not in BUDGETS}
     return resolve(stored, changes)
+
+
+def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:
+    """Without a number of processes that a launcher has started anyway."""
+    try:
+        started = launched() or 0
+    except BadInput:
+        return stored
+    hogwild = stored.get("sync") == "hogwild"
+    name = "num_workers" if hogwild else "ranks"
+    if stored.get(name) != (started - 1 if hogwild else started):
+        return stored
+    return {key: value for key, value in stored.items() if key != name}
 
 
 def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choices]:

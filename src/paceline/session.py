@@ -46,7 +46,9 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
         folder = _folder(config) if writes else None
         going_on = folder if writes and _to_be_continued(folder) else None
         if begun := sync.gather(going_on)[0]:
-            yield from go_on(begun, sync, stopping, {})
+            values = {name: getattr(config, name) for name in ("env_id", "encoder")}
+            objects = {name: value for name, value in values.items() if callable(value)}
+            yield from go_on(begun, sync, stopping, objects)
         else:
             yield from start(config, folder, _new_folder, sync, stopping)
 

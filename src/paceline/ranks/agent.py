@@ -13,7 +13,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..launcher import LAUNCH
-from ..machine import end_with
 
 RESTARTS = 10**6
 """Whoever launched this counts those in a row."""
@@ -33,8 +32,7 @@ class NoFiles(LogsSpecs):
         return os.devnull
 
 
-def main(processes: int, parent: int) -> NoReturn:
-    end_with(parent)
+def main(processes: int) -> NoReturn:
     logging.disable()  # the ranks speak for themselves
     launch = LaunchConfig(
         min_nodes=1,
@@ -51,7 +49,11 @@ def main(processes: int, parent: int) -> NoReturn:
         shutdown_timeout=SECONDS,
     )
     path = [entry for entry in sys.path if isinstance(entry, str)]
-    code = f"import sys; sys.path[:] = {path!r}; from paceline.ranks.rank import main; main()"
+    code = (
+        f"import sys; sys.path[:] = {path!r}; "
+        f"from paceline.machine import end_with; end_with({os.getpid()}); "
+        f"from paceline.ranks.rank import main; main({os.getpid()})"
+    )
     try:
         elastic_launch(launch, sys.executable)("-c", code)
     except (SignalException, ChildFailedError):

@@ -35,8 +35,12 @@ TICK = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
 GRACE = 20.0
 """Seconds that ranks have to leave when the run has failed."""
-FOREIGN = ("TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_", "MASTER_", "RANK", "WORLD_SIZE", "PET_")
-"""Beginnings of variables that launchers set."""
+FOREIGN = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)
+"""Variables that launchers set; all of `FAMILIES` besides."""
+FAMILIES = ("TORCHELASTIC_", "PET_")
 LOOPBACK = "lo"
 
 
@@ -166,6 +170,8 @@ class Ranks:
         return [line for line in ready if isinstance(line, Connection)]
 
     def _received(self, line: Connection[Any, Any]) -> Any:
+        if line not in self._lines:  # hung up meanwhile
+            return None
         try:
             return line.recv()
         except (EOFError, OSError):
@@ -194,6 +200,10 @@ class Ranks:
             )
         log.warning("%s; all ranks start again from the last checkpoint", what)
         self._lost = None
+        for line, hello in list(self._lines.items()):
+            # What a rank's environment has started may hold its line open, and outlive it.
+            if hello is not None and hello.attempt < attempt:
+                self._hang_up(line)
 
     def stop(self) -> None:
         """Have all ranks stop where they next agree."""
@@ -220,14 +230,19 @@ class Ranks:
         self._door.close()
 
 
+def _foreign(name: str) -> bool:
+    return name in FOREIGN or name.startswith(FAMILIES)
+
+
 def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process that starts this many ranks, and starts all of them again when one goes."""
     path = [entry for entry in sys.path if isinstance(entry, str)]
     code = (
         f"import sys; sys.path[:] = {path!r}; "
-        f"from paceline.ranks.agent import main; main({processes}, {os.getpid()})"
+        f"from paceline.machine import end_with; end_with({os.getpid()}); "
+        f"from paceline.ranks.agent import main; main({processes})"
     )
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    kept = {k: v for k, v in os.environ.items() if not _foreign(k)}
     ours = {
         **dict.fromkeys(THREAD_VARIABLES, "1"),
         # Else ranks that are started again meet where those met that have gone.

@@ -19,21 +19,21 @@ import cloudpickle
 from .. import launcher, session
 from ..envs.gym import register
 from ..errors import BadInput, LostRank, PacelineError, StoppedEarly
-from ..machine import CACHE, compiled_cache, end_with
+from ..machine import CACHE, compiled_cache
 from .launch import STOP, Ended, Failed, Hello, Job, Lost, Said
 
 START_AGAIN = 1
 """Exit code at which the agent starts all ranks again, as it does when one is killed."""
 
 
-def main() -> NoReturn:
-    end_with(os.getppid())
+def main(agent: int) -> NoReturn:
     os.environ.setdefault(CACHE, compiled_cache())
     address, _, key = os.environ[launcher.LINE].partition(":")
     try:
         line = Line(Client(os.fsdecode(bytes.fromhex(address)), authkey=bytes.fromhex(key)))
     except (OSError, AuthenticationError):  # nobody wants this rank, nor any other
-        os.kill(os.getppid(), signal.SIGTERM)
+        if os.getppid() == agent:  # else it has gone, and whoever adopted this rank is no agent
+            os.kill(agent, signal.SIGTERM)
         os._exit(START_AGAIN)
     code = line.work(int(os.environ["RANK"]))
     line.close()

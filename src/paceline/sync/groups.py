@@ -101,7 +101,7 @@ class Torch:
         """whether an operation is still under way, whose end nobody will wait for"""
         store = PrefixStore(f"group/{ranks[0]}", meeting.store)
         dist.init_process_group(
-            backend, store=store, rank=self.place, world_size=self._size, timeout=store.timeout
+            backend, store=store, rank=self.place, world_size=self._size, timeout=meeting.patience
         )
         _set_pg_timeout(HOURS)
 

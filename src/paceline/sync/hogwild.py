@@ -17,9 +17,10 @@ from torch import Tensor
 from ..errors import BadInput
 from ..rollout import Array, Episode, Pulse
 from . import futex
+from .beat import TICK
 from .groups import Shared
 from .meeting import Meeting
-from .segment import DONE, WORDS, Segment
+from .segment import DONE, LOOKS, WORDS, Segment
 
 ARENA = 2**30
 """Bytes for all that is shared; memory is taken only for what is used."""
@@ -45,7 +46,7 @@ class Hogwild:
         self._segment = Segment(meeting, everyone, timeout, crowded, ARENA)
         self._group = Shared(self._segment, meeting.rank)
         self.pulse: Pulse = self._segment.pulse
-        self._taken = 0
+        self._taken, self._looked = 0, time.monotonic()
         self._rings = self._array((self._ranks, RING, 3))
         self._counts = self._array((self._ranks, 1))
         """episodes of each"""
@@ -87,6 +88,9 @@ class Hogwild:
 
     def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
         """Since this process last asked; nobody waits for anybody."""
+        if self.rank and time.monotonic() - self._looked >= TICK:
+            self._looked = time.monotonic()
+            self._segment.watch.look([0])  # nobody else would tell that the watcher hangs
         if self._table is None:
             self._table = self._array((self._ranks, len(sums)))
             self._heard = np.zeros_like(sums)
@@ -116,6 +120,7 @@ class Hogwild:
 
     def pause(self) -> bool:
         """Let the learners learn for a moment; False once they have all left."""
+        self._segment.signs[WORDS * self.rank + LOOKS] += 1  # a sign of life
         at_work = [n for n in range(1, self._ranks) if not self._segment.signs[WORDS * n + DONE]]
         self._segment.watch.look(at_work)
         if at_work:

@@ -34,6 +34,8 @@ class Meeting:
     store: Store
     rank: int
     members: list[Member]
+    patience: timedelta
+    """for those that take long to come"""
 
     @property
     def size(self) -> int:
@@ -64,7 +66,7 @@ def meet(init_method: str, rank: int, size: int, timeout: float, host: str = "")
         raise LostRank(
             f"rank {rank} of {size} did not meet the others at {init_method}: {cause}"
         ) from None
-    return Meeting(store, rank, members)
+    return Meeting(store, rank, members, patience)
 
 
 def this_host() -> str:
