@@ -269,7 +269,7 @@ class Meter:
             restarts=round(total["restarts"]),
             env_restarts=round(total["env_restarts"]),
             lag_mean=mean["lag"],
-            lag_max=int(self._sync.peak(self._lag_max)),
+            lag_max=int(self._sync.peak(self._lag_max)) if total["lag"] else 0,
             episodes=len(self._returns),
             episode_return=_mean(self._returns),
             episode_length=_mean(self._lengths),
