@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from .config import Config, seconds
 from .envs.maker import World, look_at
 from .errors import BadInput, LostRank
-from .launcher import local_rank
+from .launcher import local_rank, local_size
 from .learner import Learner, Plan
 from .machine import Choices, affinity, available_cpus, bound
 from .optimizers import OPTIMIZERS
@@ -79,8 +79,13 @@ def _met(config: Config) -> Sync:
     from .sync.allreduce import Allreduce
 
     gpu = config.device != "cpu" and torch.cuda.is_available()
+    if config.backend == "nccl" and not gpu:
+        raise BadInput(
+            "backend is 'nccl', which is for GPUs, and torch sees none here; write --backend auto"
+        )
     device = torch.device("cuda", local_rank()) if gpu else torch.device("cpu")
-    crowded = config.sampling == "stream" and config.ranks * config.num_workers > available_cpus()
+    busy = local_size(config.ranks) * config.num_workers
+    crowded = config.sampling == "stream" and busy > available_cpus()
     return Allreduce(meeting, config.backend, device, timeout, crowded)
 
 
@@ -180,7 +185,11 @@ def cpus_of(config: Config, threads: int) -> tuple[list[int], list[list[int]]]:
         raise BadInput("pin is on, and this system has no way to bind a process to a CPU")
     cpus = sorted(affinity())
     # Workers in step with the learner rest while it learns, and share its CPUs.
-    here, count = local_rank(), config.processes
+    here, count = local_rank(), local_size(config.processes)
+    if config.syncing == "hogwild":
+        if here == 0:
+            return [], []  # it only watches
+        here, count = here - 1, config.num_workers
     cpus = [cpu for n, cpu in enumerate(cpus) if n % count == here % count] or cpus
     learner = cpus[-threads:]
     free = cpus[: -len(learner)] if config.sampling == "stream" else cpus
@@ -232,12 +241,12 @@ def choose(config: Config, network: NetworkSpec) -> Choices:
 def _threads_for_images(config: Config) -> int:
     """All CPUs, but for those that a stream of workers keeps busy meanwhile."""
     busy = config.num_workers if config.sampling == "stream" else 0
-    return max(1, available_cpus() // config.processes - busy)
+    return max(1, available_cpus() // local_size(config.processes) - busy)
 
 
 def warn_of_crowding(config: Config, threads: int) -> None:
     """More processes at work than CPUs take turns, and each waits for the others'."""
-    cpus, workers, ranks = available_cpus(), config.num_workers, config.processes
+    cpus, workers, ranks = available_cpus(), config.num_workers, local_size(config.processes)
     if config.syncing == "hogwild":
         ranks, workers = workers, 0
     if threads > cpus:
@@ -270,7 +279,8 @@ def warn_of_crowding(config: Config, threads: int) -> None:
 def _pays(config: Config) -> bool:
     """Whether the budget is long enough for compiling to be worth its time."""
     per_iteration = config.epochs * config.minibatch_count
-    rows = config.ranks * config.columns * config.rollout_steps
+    learners = config.num_workers if config.syncing == "hogwild" else config.ranks
+    rows = learners * config.columns * config.rollout_steps
     limits = []
     if config.total_steps:
         limits.append(config.total_steps / rows * per_iteration >= WORTH_COMPILING)
@@ -306,6 +316,8 @@ def _all_warmed_up(learner: Learner, blank: Rollout, config: Config) -> bool:
             if (sync.rank == 0) is turn:
                 done = _warmed_up(learner, blank, must, aloud=sync.rank == 0)
             done = sync.all(done)
+            if not done:
+                break
     return done
 
 

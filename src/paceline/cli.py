@@ -56,7 +56,8 @@ def main(arguments: list[str] | None = None) -> None:
     for library in ("OMP", "MKL", "OPENBLAS"):  # before anything numerical is imported
         os.environ[f"{library}_NUM_THREADS"] = "1"
     code = run(sys.argv[1:] if arguments is None else arguments)
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank that has lost others is not to wait for them
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        # A rank that has lost others is not to wait for what it had begun with them.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -146,17 +147,18 @@ def _resume(arguments: list[str]) -> int:
     if _asks_for_help(arguments):
         print(RESUME_USAGE, end="")
         return 0
-    from . import launcher
-
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
+    from .rundir import resumed_config
+
+    config, _ = resumed_config(Path(folder), given)
 
     def start(stopping: Callable[[], bool]) -> Iterator[Report]:
         from .session import resume
 
         return resume(folder, stopping, **given)
 
-    return _follow(start, launcher.rank(asked=True))
+    return _follow(start, config.rank)
 
 
 def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], rank: int | None) -> int:

@@ -211,7 +211,7 @@ class Config:
     worker_timeout: Duration = "60s"
     """replace a worker that has made no step for this long, as if it had died"""
     max_restarts: Annotated[int, Ge(0), Le(10**6)] = 5
-    """give up when a worker, or the ranks, fail more often than this without finishing a rollout"""
+    """give up when a worker, or the ranks, fail more often than this without getting further"""
     rank_timeout: Duration = "120s"
     """start all ranks again when one shows no sign of life for this long"""
     max_lag: Annotated[int, Ge(2), Le(10**6)] = 8

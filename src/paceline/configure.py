@@ -21,7 +21,7 @@ from .config import (
 )
 from .config_files import load_file, plain
 from .errors import BadInput
-from .launcher import launched
+from .launcher import launched, local_size
 
 if TYPE_CHECKING:
     from .spaces import ActionSpec, ObservationSpec
@@ -42,7 +42,8 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     """Defaults, then the algorithm's, then the preset's, then each of `given`; then validation."""
     explicit: dict[str, Any] = {}
     for layer in given:
-        explicit = _over(explicit, _by_name(plain(layer)))
+        explicit = _over(explicit, plain(layer))
+    explicit = _by_name(explicit)
     algo = explicit.get("algo", Config.algo)
     preset = _preset(explicit)
     values = _over(ALGORITHM_DEFAULTS.get(str(algo), {}), preset)
@@ -91,7 +92,7 @@ def _launched(explicit: Mapping[str, Any]) -> dict[str, Any]:
         watching = ", of which one only watches" if hogwild else ""
         raise BadInput(
             f"{name} is {wanted}, and this is one of {started} processes that a launcher has "
-            f"started{watching}; leave it out"
+            f"started{watching}; leave it out, or start as many as that takes"
         )
     return {name: number}
 
@@ -101,7 +102,7 @@ def _spread(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
     found = {}
     workers, each, envs = config.num_workers, config.num_envs_per_worker, config.num_envs
     if explicit.get("num_workers") == "auto" and config.ranks > 1:  # which have the CPUs in common
-        workers = found["num_workers"] = max(1, workers // config.ranks)
+        workers = found["num_workers"] = max(1, workers // local_size(config.ranks))
     if each and workers and explicit.get("num_envs") is None:
         return found | {"num_envs": workers * each}
     if config.ranks > 1 and explicit.get("num_envs") is None:  # as many in all as were chosen
@@ -138,7 +139,11 @@ def fitted(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
     suits = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
     if suits not in presets(config.algo):
         return config
-    fit = resolve(config.given, {"preset": suits})
+    off = {}
+    if config.sync == "hogwild":  # whose learners have no statistics in common
+        names = ("normalize_obs", "normalize_return")
+        off = {name: False for name in names if name not in config.given}
+    fit = resolve(config.given, {"preset": suits} | off)
     if fit.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
         fit = resolve(config.given, {"preset": suits, "normalize_obs": False})
     return fit

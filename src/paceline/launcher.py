@@ -71,6 +71,12 @@ def restarts() -> int:
     return int(count) if _child_of_launcher() and count.isdigit() else 0
 
 
+def local_size(processes: int) -> int:
+    """How many of the `processes` of a run are on this host."""
+    number = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(number) if launched() and number.isdigit() and int(number) else processes
+
+
 def local_rank() -> int:
     """Which of the processes of this host."""
     number = os.environ.get("LOCAL_RANK", "")

@@ -87,7 +87,7 @@ def ring(
 
     When `stopping()` on any rank, the report comes at once instead of after `log_every` iterations.
     """
-    meter = Meter(progress, learner, sync)
+    meter = Meter(progress, learner, sync, sampler.t_wait)
     while (spent := budget.fraction(progress)) < 1.0:
         meter.begin()
         rollout = sampler.collect()
@@ -112,15 +112,16 @@ def watch(
 ) -> Iterator[Report]:
     """What the ring yields, from beside it: others collect and learn until the budget is spent."""
     meter = Meter(progress, learner, sync)
-    at_work = True
+    at_work, stopped = True, False
     while at_work:
         at_work = sync.pause()
         over = budget.fraction(progress) >= 1.0
-        stop = meter.listened(over or stopping()) and not over
+        stopped |= meter.listened(over or stopped or stopping()) and not over
         learner.follow(progress.iter)
-        if meter.iters >= log_every or stop or (meter.iters and not at_work):
+        due = meter.iters >= log_every and not stopped
+        if due or (not at_work and (meter.iters or stopped)):  # nobody is left behind
             learner.refresh()
-            yield meter.report(budget.fraction(progress), stop)
+            yield meter.report(budget.fraction(progress), stopped)
 
 
 SUMS = (
@@ -149,7 +150,9 @@ LASTING = ("restarts", "env_restarts", "memory", "cpu")
 class Meter:
     """Times the ring's phases, and adds up over all ranks what a report says of its iterations."""
 
-    def __init__(self, progress: Progress, learner: Learner, sync: Sync) -> None:
+    def __init__(
+        self, progress: Progress, learner: Learner, sync: Sync, waited: float = 0.0
+    ) -> None:
         self._progress, self._learner, self._sync = progress, learner, sync
         self._usage = Usage()
         self._names = (*SUMS, *learner.metric_names)
@@ -157,9 +160,11 @@ class Meter:
         self._total = dict.fromkeys(self._names, 0.0) | {"restarts": float(restarts())}
         self._reported = self._mark = self._clock = time.perf_counter()
         self._rollout = 0.0
-        self._synced, self._waited = learner.t_sync, 0.0
+        self._synced, self._waited = learner.t_sync, waited
+        self._talked = 0.0
+        """seconds that the latest news took"""
         self._behind = 0
-        """updates that others made during the latest iteration"""
+        """updates that others made during the iteration before this one"""
         self._clear()
 
     def _clear(self) -> None:
@@ -201,7 +206,7 @@ class Meter:
                 "stop": stop,
                 "rollout": share * self._rollout,
                 "learn": share * (time.perf_counter() - self._mark - synced),
-                "sync": share * synced,
+                "sync": share * (synced + self._talked),
                 "wait": share * waited,
                 "lag": share * float(lag.mean()),
                 **self._changed(sampler.restarts, sampler.env_restarts, memory, cpu),
@@ -224,12 +229,13 @@ class Meter:
 
     def _hear(self, own: dict[str, float], episodes: list[Episode]) -> bool:
         progress, now = self._progress, time.perf_counter()
-        own["time"] = now - self._clock if self._sync.rank == 0 else 0.0  # everybody's clock
-        self._clock = now
+        passed, self._clock = now - self._clock, now
+        own["time"] = passed if self._sync.rank == 0 else 0.0  # whose clock is everybody's
         heard = own
         if self._sync.path:  # there is somebody to talk to
             sums = np.array([own.get(name, 0.0) for name in self._names])
             total, episodes = self._sync.news(sums, episodes)
+            self._talked = time.perf_counter() - now
             heard = dict(zip(self._names, total.tolist(), strict=True))
         for name, value in heard.items():
             self._total[name] += value
@@ -241,12 +247,14 @@ class Meter:
         self._behind = max(0, made - 1)
         progress.iter += made
         progress.steps += round(heard["steps"])
-        progress.time += heard["time"]
+        # Those that wait for nobody can't wait for a clock either.
+        progress.time += passed if self._sync.size == 1 else heard["time"]
         return heard["stop"] > 0
 
     def report(self, fraction: float, stop: bool) -> Report:
         """All since the last report; what the caller does with it counts to the next."""
-        now, n, progress, total = time.perf_counter(), self.iters, self._progress, self._total
+        now, progress, total = time.perf_counter(), self._progress, self._total
+        n = max(1, self.iters)
         wall = now - self._reported
         values: dict[str, Any] = {name: total[name] / n for name in self._learner.metric_names}
         mean = {name: total[name] / n for name in SUMS}

@@ -66,7 +66,26 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise BadInput(f"{folder} is being written by another process; wait for it") from None
-        yield
+        _locks.add(file.fileno())
+        try:
+            yield
+        finally:
+            _locks.discard(file.fileno())
+
+
+_locks: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _let_go() -> None:
+    """In what an environment has forked, which may outlive this process, and its lock with it."""
+    for lock in _locks:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, lock)
+        os.close(nothing)
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def refuse_to_lose(folder: Path, config: Config) -> None:

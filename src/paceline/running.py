@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from . import checkpoint, machine, shards
 from .arrays import fitting
 from .build import Parts, build, warn_of_crowding, world_of
-from .config import Config
+from .config import BUDGETS, Config
 from .configure import fitted
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .metrics import Report
@@ -36,6 +36,8 @@ GENERAL = {
     "images": "images",
 }
 """Presets for environments that nothing was tuned for."""
+COMMON = (*BUDGETS, "stop_at_return", "log_every")
+"""Of what alters no learning, what decides when ranks talk to each other."""
 MOST = 2**53
 """No run is longer, in whatever unit."""
 
@@ -68,6 +70,7 @@ def go_on(
 ) -> Iterator[Report]:
     """A run from its newest whole checkpoint, of which rank 0 tells the others."""
     config, choices = resumed_config(folder, changes)
+    _agree_on(config, sync)
     with ExitStack() as stack:
         newest = None
         if sync.rank == 0:
@@ -92,8 +95,9 @@ def go_on(
 
 
 def _agree_on(config: Config, sync: Sync) -> None:
-    """Ranks that were started with other options would each learn something else."""
-    ours, *others = sync.gather(fixed(config))
+    """Ranks that were started with other options would each do something else."""
+    common = {name: getattr(config, name) for name in COMMON}
+    ours, *others = sync.gather(fixed(config) | common)
     for number, theirs in enumerate(others, 1):
         for name, value in ours.items():
             if theirs[name] != value:
@@ -137,6 +141,8 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
 
 
 def _processes(config: Config) -> str:
+    if config.syncing == "hogwild":
+        return f"{config.num_workers} learners and one process that watches"
     if config.sampling == "serial":
         return "no workers"
     each = config.num_envs // config.num_workers

@@ -32,12 +32,14 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
     if config.output_dir and writes:
         refuse_to_lose(Path(config.output_dir), config)
     if config.processes > 1 and config.rank is None:
-        place = Path(config.output_dir) if config.output_dir else _new_folder(config)
+        made = None if config.output_dir else _new_folder(config)
+        moved = config.at(str(made)) if made else config
         try:
-            yield from launch(job("train", config.at(str(place)), config.env_id), config, stopping)
+            yield from launch(job("train", moved, config.env_id), config, stopping)
         finally:
-            with suppress(OSError):  # which is not empty once there is a run in it
-                place.rmdir()
+            if made:
+                with suppress(OSError):  # it is not empty once there is a run in it
+                    made.rmdir()
         return
     from .build import make_sync
     from .running import go_on, start

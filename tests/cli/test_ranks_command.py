@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import psutil
 import pytest
 import ranked
@@ -22,6 +23,10 @@ from ranked import Command, left_after
 
 import paceline
 from paceline import cli
+from paceline.config_files import load_file
+from paceline.configure import fitted, resolve
+from paceline.envs.maker import look_at
+from paceline.ranks.launch import job
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -144,6 +149,37 @@ def test_the_environments_of_a_preset_are_shared_out_and_a_batch_is_that_of_all_
     assert paceline.Config(ranks=2, **given).minibatch_count == 4
     assert paceline.Config(ranks=1, **given).minibatch_count == 2
     assert paceline.Config(algo="ddppo").syncing in ("allreduce", "local")
+
+
+def test_a_name_for_a_way_of_running_leaves_what_was_asked_for(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("ranks: 2\nnum_workers: 4\nalgo: ppo\n")
+    stored = load_file(file)
+    assert resolve(stored, {"algo": "ddppo"}).ranks == 2
+    assert resolve({"num_workers": 4}, {"algo": "a3c"}).num_workers == 4
+    assert resolve({"algo": "a3c", "num_workers": 2}, {"algo": "ppo"}).syncing == "local"
+
+
+def test_a3c_takes_general_values_without_the_normalizers_that_it_can_not_have():
+    config = paceline.Config(algo="a3c", env_id="Pendulum-v1", num_workers=2)
+    world = look_at("Pendulum-v1")
+    fit = fitted(config, world.obs_spec, world.act_spec)
+    assert (fit.preset, fit.normalize_obs, fit.normalize_return) == ("continuous", False, False)
+
+
+def test_a_callable_can_be_given_to_ranks_that_are_resumed():
+    def make():
+        return gym.make("CartPole-v1")
+
+    assert job("resume", "run", make, env_id=make).changes == {"env_id": make}
+
+
+def test_a_backend_for_gpus_is_refused_without_one_and_nothing_is_left(command, shell):
+    (shell.folder / "mine").mkdir()
+    flags = ("--ranks", 2, "--backend", "nccl", "--output-dir", "mine", *SHORT)
+    ended = command("train", *flags, "--device", "cpu")
+    assert ended.code == 2 and "--backend auto" in ended.err, ended
+    assert list((shell.folder / "mine").iterdir()) == []
 
 
 # With --ranks

@@ -331,6 +331,15 @@ def test_failures_with_finished_iterations_between_them_never_end_a_run(start):
 
 
 @pytest.mark.slow
+def test_a_run_that_gets_no_further_than_before_ends(start):
+    """Iterations that are only made again are no progress, however many there are."""
+    far = ("--max-restarts", 1, "--total-iters", 500, "--save-every", 10**6)
+    command = start("ppo", *far, what="exit", after=240)
+    assert command.end(100) == 3, command.err
+    assert "failure 2 in a row without getting any further" in command.err
+
+
+@pytest.mark.slow
 def test_processes_that_an_environment_leaves_behind_do_not_hold_up_the_run(start):
     """They hold copies of all that the killed rank had open: its line, and the run's lock."""
     command = start("ppo", forks="release")
@@ -476,6 +485,18 @@ def test_a3c_that_is_stopped_goes_on_where_it_was(start, shell):
     run = shell.resume("run")
     assert run.metrics()[: len(before)] == before
     steps_add_up(run, 3000)
+
+
+def test_a3c_with_long_iterations_stops_when_it_is_told_to(start):
+    """Also before any iteration is over; the learners are waited for."""
+    command = start("a3c", slow=0.05)
+    command.await_(lambda: (command.run.path / "config.yaml").exists())
+    family = command.family()
+    command.signal(signal.SIGINT)
+    assert command.end(30) == 75, command.err
+    assert not left_after(family, 1.0)
+    assert "Traceback" not in command.out + command.err
+    assert "start again" not in command.out
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def plan_of(arguments: list[str]) -> Plan:
         target=target,
         folder=Path(place) if place else _new_folder(base),
         base=base,
-        given=given | SETTINGS,
+        given=SETTINGS | given,
         limits=limits,
         lifted={name: ENDLESS[name] for name in BUDGETS if file.get(name) is not None},
         **own,

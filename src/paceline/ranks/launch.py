@@ -41,7 +41,7 @@ FOREIGN = (
 )
 """Variables that launchers set; all of `FAMILIES` besides."""
 FAMILIES = ("TORCHELASTIC_", "PET_")
-LOOPBACK = "lo"
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Job:
     """what the user has typed"""
 
 
-def job(what: str, subject: Config | str, env_id: Any, **changes: Any) -> Job:
+def job(what: str, subject: Config | str, env_id: Any, /, **changes: Any) -> Job:
     return Job(what, subject, changes, registered(env_id), sys.argv)
 
 
@@ -123,12 +123,13 @@ class Ranks:
                 "as module:Name, or as a callable that makes it, or leave ranks at 1"
             ) from None
         self._most = config.max_restarts
+        self._folder = job.subject if isinstance(job.subject, str) else job.subject.output_dir
         key, name = secrets.token_bytes(32), secrets.token_hex(16)
         # Linux has names that no directory knows; elsewhere it is a file in the temporary folder.
         address = f"\0paceline-{name}" if sys.platform == "linux" else None
         self._door = Listener(address, "AF_UNIX", backlog=config.processes, authkey=key)
         self._lines: dict[Connection[Any, Any], Hello | None] = {}
-        self._attempt, self._failures = 0, 0
+        self._attempt, self._failures, self._furthest = 0, 0, 0
         self._lost: str | None = None
         """what befell the rank that went first, if one did"""
         self._stop = False
@@ -137,14 +138,19 @@ class Ranks:
 
     def reports(self, stopping: Callable[[], bool]) -> Iterator[Report]:
         """Until all ranks have left."""
-        while self._agent.poll() is None or self._lines:
+        over = False
+        while not over:
+            gone = self._agent.poll() is not None
             if not self._stop and stopping():
                 self.stop()
-            for line in self._heard():
+            heard = self._heard()
+            over = gone and not heard
+            for line in heard:
                 message = self._received(line)
                 match message:
                     case Report():
-                        self._failures = 0
+                        if message.iter > self._furthest:  # else it was only done again
+                            self._furthest, self._failures = message.iter, 0
                         yield message
                     case Hello():
                         self._welcome(line, message)
@@ -158,7 +164,7 @@ class Ranks:
                         self._hang_up(line)
         if self._agent.returncode:
             what = self._lost or "the launcher of ranks has gone"
-            raise StoppedEarly(f"{what}, and nothing started again")
+            raise StoppedEarly(f"{what}; go on with `paceline resume {self._folder}`")
 
     def _heard(self) -> list[Connection[Any, Any]]:
         """Lines on which something was said."""
@@ -196,7 +202,7 @@ class Ranks:
         what = self._lost or "a rank has gone"
         if self._failures > self._most:
             raise EnvironmentFailed(
-                f"{what}; that was failure {self._failures} in a row without a finished iteration"
+                f"{what}; that was failure {self._failures} in a row without getting any further"
             )
         log.warning("%s; all ranks start again from the last checkpoint", what)
         self._lost = None

@@ -55,7 +55,7 @@ class Line:
     def work(self, rank: int) -> int:
         """Do what there is to do; the exit code."""
         self.send(Hello(rank, os.getpid(), launcher.restarts()))
-        job: Job = cloudpickle.loads(self._connection.recv_bytes())
+        received = self._connection.recv_bytes()
         threading.Thread(target=self._listen, daemon=True).start()
         for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(kind, self._told_to_stop)
@@ -63,7 +63,7 @@ class Line:
         log.setLevel(logging.INFO)
         log.addHandler(_Words(self, rank))
         try:
-            self._run(job, rank)
+            self._run(_unpacked(received), rank)
         except LostRank as error:
             self.send(Lost(str(error)))
             return START_AGAIN
@@ -92,7 +92,7 @@ class Line:
                     break
 
     def send(self, message: Any) -> None:
-        self._over = isinstance(message, Ended | Failed)
+        self._over |= isinstance(message, Ended | Failed)
         self._outbox.put(message)
 
     def _speak(self) -> None:
@@ -116,6 +116,17 @@ class Line:
 
     def _told_to_stop(self, *_: object) -> None:
         self._stop = True
+
+
+def _unpacked(received: bytes) -> Job:
+    try:
+        job: Job = cloudpickle.loads(received)
+        return job
+    except Exception as error:
+        raise BadInput(
+            f"this environment or network can't be read by other processes ({error}); give it as "
+            "module:Name of a module that they can import, or leave ranks at 1"
+        ) from None
 
 
 class _Words(logging.Handler):

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import BadInput
 from ..rollout import Array, Episode, Pulse, still
 from . import futex
-from .groups import Group, Hosts, Shared, Torch, silent
+from .groups import Group, Hosts, Shared, Torch, showing_life
 from .meeting import Meeting
 from .segment import Segment
 from .watch import Sign, Watch
@@ -55,12 +55,12 @@ class Allreduce:
             self._beats = Beats(meeting, self.pulse)
             watch = Watch(meeting, self._beats.sign, timeout)
             on = device if backend == "nccl" else torch.device("cpu")
-            alive = silent(self.pulse)
+            alive = showing_life(self.pulse)
             self._group = Torch(meeting, everyone, self.path, on, watch, alive)
             return
         self.pulse = segment.pulse
         here = next(host for host in meeting.hosts if self.rank in host)
-        shared = Shared(segment, here.index(self.rank))
+        shared = Shared(segment)
         self._group, self.path = shared, "shared memory"
         if len(meeting.hosts) > 1:
             self.path = f"shared memory, gloo between {len(meeting.hosts)} hosts"
@@ -70,7 +70,7 @@ class Allreduce:
                 watch = Watch(meeting, self._beats.sign, timeout)
                 first = [host[0] for host in meeting.hosts]
                 cpu = torch.device("cpu")
-                between = Torch(meeting, first, "gloo", cpu, watch, silent(self.pulse))
+                between = Torch(meeting, first, "gloo", cpu, watch, showing_life(self.pulse))
             self._group = Hosts(shared, between, meeting.hosts)
 
     @property
@@ -136,16 +136,16 @@ class Beats:
 
     def __init__(self, meeting: Meeting, pulse: Pulse) -> None:
         self._store, self._rank, self._pulse = meeting.store, meeting.rank, pulse
+        self._others = [n for n in range(meeting.size) if n != meeting.rank]
+        self._signs: dict[int, Sign] = {}
         self._over = threading.Event()
         self._tell()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
 
     def sign(self, rank: int) -> Sign:
-        try:
-            return tuple(map(int, self._store.get(f"sign/{rank}").split()))
-        except RuntimeError:  # the store has gone, and the rank that had it: no sign of life
-            return ()
+        """The latest; a store that does not answer leaves it as it was."""
+        return self._signs.get(rank, ())
 
     def _tell(self) -> None:
         self._store.set(f"sign/{self._rank}", " ".join(map(str, self._pulse)))
@@ -154,9 +154,12 @@ class Beats:
         while not self._over.wait(BEAT):
             try:
                 self._tell()
+                for rank in self._others:
+                    sign = self._store.get(f"sign/{rank}").split()
+                    self._signs[rank] = tuple(map(int, sign))
             except RuntimeError:
                 return
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(BEAT)  # it may wait for a store that has gone

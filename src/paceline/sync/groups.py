@@ -31,25 +31,21 @@ HOURS = timedelta(hours=24)
 
 
 class Group(Protocol):
-    """`place` is this rank's among the group's, from 0."""
-
-    place: int
-
     def sum(self, buffer: Tensor) -> None:
         """Replace `buffer` by its sum over the group."""
 
     def gather(self, item: Any) -> list[Any]:
-        """Everybody's item, in the order of places."""
+        """Everybody's item, in the order of ranks."""
 
     def close(self) -> None: ...
 
 
 class Shared:
-    """Ranks of one host, through memory. Sums are taken in the order of places, so that they are
+    """Ranks of one host, through memory. Sums are taken in the order of ranks, so that they are
     the same to the bit everywhere."""
 
-    def __init__(self, segment: Segment, place: int) -> None:
-        self._segment, self.place = segment, place
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
 
     def sum(self, buffer: Tensor) -> None:
         mine = buffer.numpy(force=True)
@@ -94,14 +90,14 @@ class Torch:
         watch: Watch,
         alive: Callable[[], None],
     ) -> None:
-        self.place, self._size, self._device = ranks.index(meeting.rank), len(ranks), device
+        self._place, self._size, self._device = ranks.index(meeting.rank), len(ranks), device
         self._watch, self._alive = watch, alive
         self._others = [rank for rank in ranks if rank != meeting.rank]
         self._given_up = False
         """whether an operation is still under way, whose end nobody will wait for"""
         store = PrefixStore(f"group/{ranks[0]}", meeting.store)
         dist.init_process_group(
-            backend, store=store, rank=self.place, world_size=self._size, timeout=meeting.patience
+            backend, store=store, rank=self._place, world_size=self._size, timeout=meeting.patience
         )
         _set_pg_timeout(HOURS)
 
@@ -114,10 +110,10 @@ class Torch:
     def gather(self, item: Any) -> list[Any]:
         mine = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
         sizes = torch.zeros(self._size, dtype=torch.int64)
-        sizes[self.place] = len(mine)
+        sizes[self._place] = len(mine)
         self.sum(sizes)
         table = torch.zeros(self._size, int(sizes.max()), dtype=torch.uint8)
-        table[self.place, : len(mine)] = mine
+        table[self._place, : len(mine)] = mine
         self.sum(table)
         found = zip(table, sizes.tolist(), strict=True)
         return [pickle.loads(row[:size].numpy().tobytes()) for row, size in found]
@@ -153,6 +149,7 @@ class Torch:
         self._given_up = False
 
     def close(self) -> None:
+        self._watch.close()
         if not self._given_up:  # else it would wait for the operation to end
             dist.destroy_process_group()
 
@@ -163,7 +160,6 @@ class Hosts:
     def __init__(self, here: Shared, between: Torch | None, hosts: list[list[int]]) -> None:
         self._here, self._between = here, between
         self._order = [rank for host in hosts for rank in host]
-        self.place = here.place
 
     def sum(self, buffer: Tensor) -> None:
         self._here.sum(buffer)
@@ -187,7 +183,7 @@ class Hosts:
         self._here.close()
 
 
-def silent(pulse: Pulse) -> Callable[[], None]:
+def showing_life(pulse: Pulse) -> Callable[[], None]:
     """What a rank does to show that it is alive, where no memory shows it."""
 
     def alive() -> None:

@@ -44,7 +44,7 @@ class Hogwild:
         everyone = list(range(meeting.size))
         crowded = True  # they seldom wait for each other, and then for long
         self._segment = Segment(meeting, everyone, timeout, crowded, ARENA)
-        self._group = Shared(self._segment, meeting.rank)
+        self._group = Shared(self._segment)
         self.pulse: Pulse = self._segment.pulse
         self._taken, self._looked = 0, time.monotonic()
         self._rings = self._array((self._ranks, RING, 3))

@@ -82,7 +82,7 @@ class Segment:
     def exchange(self, mine: Array) -> list[Array]:
         """Every rank's array of this size, once all have posted theirs.
 
-        What is returned holds until the next but one exchange.
+        What is returned holds until the next exchange.
         """
         self._turn += 1
         odd, signs, line = self._turn % 2, self.signs, WORDS * self._place
@@ -123,7 +123,7 @@ class Segment:
         looked = time.monotonic()
         while (seen := signs[at]) < turn:
             futex.sleep(self._addresses[other], seen, TICK)
-            if time.monotonic() - looked >= TICK:
+            if signs[at] < turn and time.monotonic() - looked >= TICK:
                 looked = time.monotonic()
                 signs[WORDS * self._place + LOOKS] += 1  # a rank that waits is alive
                 self.watch.look([self._ranks[other]])
