@@ -40,7 +40,7 @@ def speed(results: Path) -> str:
         )
     head = ("setting", "against", "ratio", "ours, steps/s", "theirs, steps/s", "command")
     parts = [_table(head, rows), *_circumstances(cases.values())]
-    return "\n\n".join([*parts, *_parallel(results)])
+    return "\n\n".join([*parts, *_parallel(results), *_ranks(results)])
 
 
 def _parallel(results: Path) -> list[str]:
@@ -72,6 +72,38 @@ def _parallel(results: Path) -> list[str]:
                 )
             )
     head = ("what", "compared", "ratio", "two independent processes", "steps/s", "command")
+    return [_table(head, rows)] if rows else []
+
+
+def _ranks(results: Path) -> list[str]:
+    """What ranks gain, and what two independent trainings gain on the same machine meanwhile."""
+    rows: list[Row] = []
+    for file in sorted(results.glob("ranks-*-*.json")):
+        found = _read(file)
+        options, ratios = found["options"], found["ratios"]
+        if options["what"] == "allreduce":
+            continue
+        ceiling = ratios.get("2 independent against 1 rank")
+        rows += [
+            (
+                f"PPO on {options['env_id']}, {options['num_envs']} envs × "
+                f"{options['rollout_steps']}, 4 epochs × 4 minibatches",
+                name,
+                _ratio(_spread(ratios[name])),
+                _ratio(_spread(ceiling)) if ceiling else "",
+                _rate(found["rates"][name.partition(" against ")[0]]),
+                f"`python benchmarks/ranks.py {options['what']} --env-id {options['env_id']} "
+                f"--num-envs {options['num_envs']} --rollout-steps {options['rollout_steps']} "
+                f"--rounds {options['rounds']}`",
+            )
+            for name in (
+                "2 ranks against 1 rank",
+                "2 ranks gloo against 1 rank",
+                "2 ranks against textbook DDP",
+            )
+            if name in ratios
+        ]
+    head = ("what", "compared", "ratio", "two independent trainings", "steps/s", "command")
     return [_table(head, rows)] if rows else []
 
 
@@ -145,13 +177,18 @@ def _score(score: float) -> str:
 
 def _learning_row(result: Mapping[str, Any]) -> Row:
     options, runs = dict(result["options"]), result["runs"]
-    workers = options.pop("num_workers", 0)
+    workers, ranks = options.pop("num_workers", 0), options.pop("ranks", 1)
+    envs = options.pop("num_envs", 0)
+    how = f", {workers} workers" if workers else ""
     if workers:
         options["num_workers"] = workers
+    if envs or ranks > 1:
+        options |= {"ranks": ranks, "num_envs": envs}
+        how += f", {ranks} rank{'s' if ranks > 1 else ''}, {envs} envs in all"
     scores, steps = [run["mean"] for run in runs], [run["steps"] for run in runs]
     return (
         options["env_id"],
-        options["algo"] + (f", {workers} workers" if workers else ""),
+        options["algo"] + how,
         f"{min(steps):,} to {max(steps):,}" if len(set(steps)) > 1 else f"{steps[0]:,}",
         " ".join(str(run["seed"]) for run in runs),
         _score(statistics.mean(scores)),

@@ -33,3 +33,6 @@ class StoppedEarly(PacelineError):
 
 class LostRank(StoppedEarly):
     """A rank has gone, or hangs; the run goes on from its last checkpoint with new ones."""
+
+    hangs: int | None = None
+    """id of the process, if it is still there"""

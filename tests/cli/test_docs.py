@@ -24,6 +24,7 @@ import yaml
 
 from paceline import cli
 from paceline.bench.plan import _parser
+from paceline.config import Config
 from paceline.flags import config_parser
 from paceline.metrics import Report
 from paceline.rundir import CHANGEABLE
@@ -174,6 +175,7 @@ def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_pa
     for module, name in (("session", "train"), ("session", "resume"), ("saved", "evaluate_saved")):
         monkeypatch.setattr(f"paceline.{module}.{name}", lambda *_, **given: began.append(given))
     monkeypatch.setattr(cli, "_follow", lambda start, rank: (start(lambda: False), 0)[1])
+    monkeypatch.setattr("paceline.rundir.resumed_config", lambda *_: (Config(), None))
     measure = "paceline.bench.scale.measure"
     monkeypatch.setattr(measure, lambda plan: (began.append(vars(plan)), 0)[1])
     monkeypatch.setattr("paceline.envs.env_maker", lambda *_, **__: None)

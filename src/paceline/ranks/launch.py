@@ -82,6 +82,8 @@ class Lost:
     """Another rank has gone, or hangs: in what words."""
 
     text: str
+    hangs: int | None
+    """id of its process, if it is still there"""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ class Ranks:
                         log.log(message.level, "%s", message.text)
                     case Lost():
                         self._lost = self._lost or message.text
+                        self._end(message.hangs)
                     case Failed(error):
                         raise error
                     case Ended():
@@ -210,6 +213,13 @@ class Ranks:
             # What a rank's environment has started may hold its line open, and outlive it.
             if hello is not None and hello.attempt < attempt:
                 self._hang_up(line)
+
+    def _end(self, pid: int | None) -> None:
+        """Kill a rank that hangs, for which the agent would otherwise wait."""
+        ours = [hello.pid for hello in self._lines.values() if hello is not None]
+        if pid in ours:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Have all ranks stop where they next agree."""

@@ -65,7 +65,7 @@ class Line:
         try:
             self._run(_unpacked(received), rank)
         except LostRank as error:
-            self.send(Lost(str(error)))
+            self.send(Lost(str(error), error.hangs))
             return START_AGAIN
         except (StoppedEarly, BadInput) as error:
             self.send(Failed(error))

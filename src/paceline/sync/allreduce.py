@@ -18,7 +18,7 @@ from .segment import Segment
 from .watch import Sign, Watch
 
 BEAT = 1.0
-"""Seconds between two signs of life that go through the store."""
+"""Seconds between two signs of life that go through the store, at most."""
 
 
 class Allreduce:
@@ -52,7 +52,7 @@ class Allreduce:
                 )
         if segment is None:
             self.path = backend if backend != "auto" else "gloo"
-            self._beats = Beats(meeting, self.pulse)
+            self._beats = Beats(meeting, self.pulse, timeout)
             watch = Watch(meeting, self._beats.sign, timeout)
             on = device if backend == "nccl" else torch.device("cpu")
             alive = showing_life(self.pulse)
@@ -66,7 +66,7 @@ class Allreduce:
             self.path = f"shared memory, gloo between {len(meeting.hosts)} hosts"
             between = None
             if self.rank == here[0]:
-                self._beats = Beats(meeting, segment.line)
+                self._beats = Beats(meeting, segment.line, timeout)
                 watch = Watch(meeting, self._beats.sign, timeout)
                 first = [host[0] for host in meeting.hosts]
                 cpu = torch.device("cpu")
@@ -134,8 +134,9 @@ def _segment(meeting: Meeting, timeout: float, crowded: bool) -> Segment | None:
 class Beats:
     """Signs of life that go through the store, for ranks that have no memory in common."""
 
-    def __init__(self, meeting: Meeting, pulse: Pulse) -> None:
+    def __init__(self, meeting: Meeting, pulse: Pulse, timeout: float) -> None:
         self._store, self._rank, self._pulse = meeting.store, meeting.rank, pulse
+        self._every = min(BEAT, timeout / 8)
         self._others = [n for n in range(meeting.size) if n != meeting.rank]
         self._signs: dict[int, Sign] = {}
         self._over = threading.Event()
@@ -151,7 +152,7 @@ class Beats:
         self._store.set(f"sign/{self._rank}", " ".join(map(str, self._pulse)))
 
     def _go_on(self) -> None:
-        while not self._over.wait(BEAT):
+        while not self._over.wait(self._every):
             try:
                 self._tell()
                 for rank in self._others:

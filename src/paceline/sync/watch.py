@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from ..errors import LostRank
 from .beat import TICK
@@ -49,18 +47,12 @@ class Watch:
             self._seen[rank] = sign
             self._quiet[rank] = self._quiet.get(rank, 0.0) + passed if same else 0.0
             if self._quiet[rank] >= self._timeout:
-                self._end(rank)
-                raise LostRank(
+                error = LostRank(
                     f"{self._members[rank]} has shown no sign of life for "
                     f"{self._quiet[rank]:.0f} s (--rank-timeout)"
                 )
-
-    def _end(self, rank: int) -> None:
-        """Kill a rank that hangs, for which its launcher would otherwise wait."""
-        fd = self._pidfds.get(rank, UNKNOWN)
-        if fd >= 0:
-            with suppress(OSError):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                error.hangs = self._members[rank].pid
+                raise error
 
     def close(self) -> None:
         for fd in self._pidfds.values():
