@@ -9,6 +9,7 @@ import torch
 
 import paceline
 from paceline.build import blank_rollout, build
+from paceline.step import compiler_missing
 
 
 class Probe(gym.Env):
@@ -196,8 +197,16 @@ def test_normalising_what_is_no_vector_is_refused(observation):
         pass
 
 
-@pytest.mark.parametrize("observation", ["vector", "discrete", "image"])
-def test_a_blank_rollout_for_the_compiler_can_be_judged(observation):
+@pytest.mark.skipif(bool(compiler_missing()), reason=str(compiler_missing()))
+@pytest.mark.parametrize(
+    "observation",
+    [
+        "discrete",
+        pytest.param("vector", marks=pytest.mark.slow),
+        pytest.param("image", marks=pytest.mark.slow),
+    ],
+)
+def test_compiling_takes_a_blank_rollout_and_learns_nothing(observation):
     """Also where zero is not an observation, as with a Discrete that starts at 2."""
     config = config_of(observation)
     with build(config) as parts:

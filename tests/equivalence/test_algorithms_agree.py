@@ -344,7 +344,10 @@ def _compiler(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("_compiler")
-@pytest.mark.parametrize(("env_id", "algo"), [("Pendulum-v1", "ppo"), ("FrozenLake-v1", "a2c")])
+@pytest.mark.parametrize(
+    ("env_id", "algo"),
+    [("Pendulum-v1", "ppo"), pytest.param("FrozenLake-v1", "a2c", marks=pytest.mark.slow)],
+)
 def test_a_compiled_step_learns_what_the_eager_one_learns(env_id, algo):
     options = {"algo": algo, "lr": 1e-3}
     if algo == "ppo":

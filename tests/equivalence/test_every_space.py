@@ -103,8 +103,14 @@ def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
         np.testing.assert_allclose(one, agent.act(observation), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("pair", ["masked discrete-discrete", "masked dict-multidiscrete"])
-@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param("masked discrete-discrete", marks=pytest.mark.slow),
+        "masked dict-multidiscrete",
+    ],
+)
+@pytest.mark.parametrize("algo", ["ppo", pytest.param("a2c", marks=pytest.mark.slow)])
 def test_a_compiled_step_respects_masks_too(pair, algo, tmp_path):
     if missing := compiler_missing():
         pytest.skip(missing)
@@ -175,7 +181,13 @@ def test_a_mask_that_allows_nothing_allows_everything():
     assert stored["mask"][0].tolist() == [True] * 3 + [False, True] + [True] * 4
 
 
-@pytest.mark.parametrize("pair", ["masked dict-discrete", "image and numbers-discrete"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "masked dict-discrete",
+        pytest.param("image and numbers-discrete", marks=pytest.mark.slow),
+    ],
+)
 def test_a_compiled_step_takes_whole_rollouts_of_several_parts(pair, tmp_path):
     """No episode ends, so every row counts, and none is copied on its way to the learner."""
     if missing := compiler_missing():

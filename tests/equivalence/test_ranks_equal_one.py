@@ -500,6 +500,7 @@ def whole(place):
     return place.train("whole", *OPTIONS, "--total-iters", 6)
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_run_to_the_byte(place, whole):
     again = place.train("again", *OPTIONS, "--total-iters", 6)
     assert again.result() == whole.result()

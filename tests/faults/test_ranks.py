@@ -183,6 +183,7 @@ def test_a_rank_that_hangs_is_named_and_the_run_goes_on(start, undisturbed):
     assert same(command.run) == undisturbed("ppo")
 
 
+@pytest.mark.slow
 def test_a_long_evaluation_is_not_taken_for_a_hang(start):
     """Rank 1 waits for rank 0 all the while, some seconds more than it may take to hang."""
     more = ("--rank-timeout", "1s", "--eval-every", 200, "--eval-episodes", 20)
@@ -397,6 +398,7 @@ def kill_rank(number):
     ranks[number].kill()
 
 
+@pytest.mark.slow
 def test_a_run_of_a_callable_environment_outlives_its_ranks_too(shell, undisturbed, caplog):
     """What can't be read from the run's files is still known to who started it."""
     for report in paceline.train(config_of(shell.folder)):
@@ -459,7 +461,8 @@ def steps_add_up(run, total):
     assert {line["world_size"] for line in lines} == {2}
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a3c_goes_on_when_a_process_of_it_is_killed(start, victim):
     """Rank 0 watches; 1 and 2 learn."""
     command = start("a3c")
