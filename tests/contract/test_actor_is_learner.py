@@ -206,6 +206,7 @@ def test_normalising_what_is_no_vector_is_refused(observation):
         pytest.param("image", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_compiling_takes_a_blank_rollout_and_learns_nothing(observation):
     """Also where zero is not an observation, as with a Discrete that starts at 2."""
     config = config_of(observation)

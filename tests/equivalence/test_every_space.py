@@ -188,6 +188,7 @@ def test_a_mask_that_allows_nothing_allows_everything():
         pytest.param("image and numbers-discrete", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_compiled_step_takes_whole_rollouts_of_several_parts(pair, tmp_path):
     """No episode ends, so every row counts, and none is copied on its way to the learner."""
     if missing := compiler_missing():

@@ -104,6 +104,7 @@ def test_a_score_that_is_out_of_reach_leaves_the_budget_to_end_the_run(tmp_path)
     assert list(paceline.train(config))[-1].steps >= 1000
 
 
+@pytest.mark.slow
 def test_a_run_that_was_good_enough_goes_on_with_a_higher_score(tmp_path):
     config = config_of(tmp_path / "run", total_steps=20_000, stop_at_return=15.0)
     first = list(paceline.train(config))[-1]

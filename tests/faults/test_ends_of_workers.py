@@ -108,6 +108,7 @@ def test_a_run_that_fails_before_all_workers_have_begun_leaves_no_half_checkpoin
     assert not list((tmp_path / "run" / "checkpoints").glob("0*"))
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_replaced(monkeypatch, tmp_path):
     """Late answers of the old one are not taken for the new one's."""
     monkeypatch.setattr(forkserver, "PATIENCE", 1.0)

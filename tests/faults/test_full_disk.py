@@ -84,6 +84,7 @@ def test_a_disk_that_fills_up_for_a_while_costs_nothing_but_checkpoints(shell, s
 
 
 @pytest.mark.parametrize("track", ["none", "tensorboard"])
+@pytest.mark.slow
 def test_a_disk_that_stays_full_ends_in_a_run_that_resumes_exactly(
     shell, started, reference, track
 ):

@@ -130,6 +130,7 @@ def test_a_rank_killed_at_any_time_changes_nothing(start, undisturbed, rank, rep
     assert same(command.run) == undisturbed("ppo")
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_rank_is_replaced_without_the_ranks(start):
     """And nothing but the command need be killed for everything to go."""
     command = start("workers", "--total-iters", 100_000)
@@ -217,6 +218,7 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_exactly(
     assert same(shell.resume("run")) == undisturbed("ppo")
 
 
+@pytest.mark.slow
 def test_a_second_signal_forces_the_end(start):
     """The first waits for the iteration, which here takes half a minute."""
     command = start("ppo", "--rollout-steps", 128, slow=0.1)
@@ -314,6 +316,7 @@ def test_an_environment_that_fails_for_good_on_one_rank_ends_the_run(start, what
     assert command.run.checkpoints(), "what was learnt before is kept"
 
 
+@pytest.mark.slow
 def test_an_environment_that_always_ends_its_process_ends_the_run(start):
     command = start("ppo", "--max-restarts", 1, what="exit", rank=1)
     assert command.end() == 3, command.err

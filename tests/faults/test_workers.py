@@ -259,6 +259,7 @@ def test_all_workers_killed_at_once_are_all_replaced(session, undisturbed, case)
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.slow
 def test_the_command_names_the_worker_that_was_killed(troubled, undisturbed, until):
     process = troubled.start("train", "--output-dir", "run", *flags_of("ppo", slow=0.002))
     metrics = troubled.folder / "run" / "metrics.jsonl"
@@ -777,6 +778,7 @@ def test_a_signal_stops_the_run_and_its_workers_and_resumes_exactly(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.slow
 def test_a_signal_to_every_process_of_the_run_stops_it_as_one_to_the_trainer_does(
     troubled, undisturbed, until
 ):

@@ -173,7 +173,7 @@ def test_a_minibatch_without_a_single_row_that_counts_moves_nothing():
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
-@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize("compiling", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
     """To the bit when eager; compiled together, the last one may differ."""
     if compiling and (missing := compiler_missing()):
@@ -201,6 +201,7 @@ def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_kept_in_the_cache_and_not_in_the_temp_folder(tmp_path, shell):
     if missing := compiler_missing():
         pytest.skip(missing)

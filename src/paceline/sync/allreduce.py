@@ -52,7 +52,7 @@ class Allreduce:
                 )
         if segment is None:
             self.path = backend if backend != "auto" else "gloo"
-            self._beats = Beats(meeting, self.pulse, timeout)
+            self._beats = Beats(meeting, self.pulse, timeout, everyone)
             watch = Watch(meeting, self._beats.sign, timeout)
             on = device if backend == "nccl" else torch.device("cpu")
             alive = showing_life(self.pulse)
@@ -66,9 +66,9 @@ class Allreduce:
             self.path = f"shared memory, gloo between {len(meeting.hosts)} hosts"
             between = None
             if self.rank == here[0]:
-                self._beats = Beats(meeting, segment.line, timeout)
-                watch = Watch(meeting, self._beats.sign, timeout)
                 first = [host[0] for host in meeting.hosts]
+                self._beats = Beats(meeting, segment.line, timeout, first)
+                watch = Watch(meeting, self._beats.sign, timeout)
                 cpu = torch.device("cpu")
                 between = Torch(meeting, first, "gloo", cpu, watch, showing_life(self.pulse))
             self._group = Hosts(shared, between, meeting.hosts)
@@ -134,10 +134,10 @@ def _segment(meeting: Meeting, timeout: float, crowded: bool) -> Segment | None:
 class Beats:
     """Signs of life that go through the store, for ranks that have no memory in common."""
 
-    def __init__(self, meeting: Meeting, pulse: Pulse, timeout: float) -> None:
+    def __init__(self, meeting: Meeting, pulse: Pulse, timeout: float, ranks: list[int]) -> None:
         self._store, self._rank, self._pulse = meeting.store, meeting.rank, pulse
         self._every = min(BEAT, timeout / 8)
-        self._others = [n for n in range(meeting.size) if n != meeting.rank]
+        self._others = [rank for rank in ranks if rank != meeting.rank]
         self._signs: dict[int, Sign] = {}
         self._over = threading.Event()
         self._tell()
