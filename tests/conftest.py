@@ -11,10 +11,14 @@ import sys
 import tempfile
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
+from together import Together, nothing_left
+
+from paceline import cli
 
 for _library in ("OMP", "MKL", "OPENBLAS"):  # as the command does, before numpy is imported
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
@@ -186,6 +190,32 @@ def wait_for(condition, timeout=60.0, what="it"):
 @pytest.fixture
 def shell(tmp_path):
     return Shell(tmp_path)
+
+
+@pytest.fixture
+def command(shell, monkeypatch, capsys):
+    """The command within this process, which saves its start: what has ended."""
+    monkeypatch.chdir(shell.folder)
+
+    def run(*arguments):
+        code = cli.run([str(argument) for argument in arguments])
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def together():
+    """One function in several processes that meet."""
+    with closing(Together()) as found:
+        yield found
+
+
+@pytest.fixture
+def clean(together):
+    """For tests that use it: no process and no shared memory is left of them."""
+    with nothing_left(together):
+        yield
 
 
 @pytest.fixture(scope="session")

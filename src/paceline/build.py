@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from .choices import choose, cpus_of
 from .config import Config, seconds
 from .envs.maker import World, look_at
 from .errors import BadInput, LostRank
 from .launcher import local_rank, local_size
 from .learner import Learner, Plan
-from .machine import Choices, affinity, available_cpus, bound
+from .machine import Choices, available_cpus, bound
 from .optimizers import OPTIMIZERS
 from .policy.network import NetworkSpec
 from .rollout import Rollout
@@ -27,16 +28,11 @@ from .samplers.serial import make_serial
 from .samplers.stream import SLOTS, Stream
 from .samplers.workers import Workers
 from .spaces import ActionSpec, ObservationSpec
-from .step import compiler_missing
 from .sync import Sync
 from .sync.beat import beating
 from .sync.local import Local
 
 log = logging.getLogger("paceline")
-
-WORTH_COMPILING = 20_000
-"""Optimiser steps from which compiling, some seconds, is paid back at half a millisecond each."""
-WORTH_COMPILING_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -177,25 +173,6 @@ def blank_rollout(config: Config, world: World) -> Rollout:
     return blank
 
 
-def cpus_of(config: Config, threads: int) -> tuple[list[int], list[list[int]]]:
-    """The CPUs of the learner and of each worker; empty where they are not to be bound."""
-    if not config.pin:
-        return [], [[]] * config.num_workers
-    if not hasattr(os, "sched_getaffinity"):
-        raise BadInput("pin is on, and this system has no way to bind a process to a CPU")
-    cpus = sorted(affinity())
-    # Workers in step with the learner rest while it learns, and share its CPUs.
-    here, count = local_rank(), local_size(config.processes)
-    if config.syncing == "hogwild":
-        if here == 0:
-            return [], []  # it only watches
-        here, count = here - 1, config.num_workers
-    cpus = [cpu for n, cpu in enumerate(cpus) if n % count == here % count] or cpus
-    learner = cpus[-threads:]
-    free = cpus[: -len(learner)] if config.sampling == "stream" else cpus
-    return learner, [[(free or cpus)[n % len(free or cpus)]] for n in range(config.num_workers)]
-
-
 def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> NetworkSpec:
     """What the configuration says, and for what it leaves open what suits the observation."""
     image = bool(obs.images) and config.encoder is None
@@ -219,76 +196,6 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
         state_dependent_std=config.state_dependent_std,
         encoder=config.encoder,
     )
-
-
-def choose(config: Config, network: NetworkSpec) -> Choices:
-    """Threads, compiling and device for this machine."""
-    large = network.needs_torch
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise BadInput("device is 'cuda', and torch sees no GPU here; write --device cpu or auto")
-    gpu = config.device != "cpu" and torch.cuda.is_available()
-    worth = _pays(config) and not large and not gpu
-    compiled = config.compile == "on" or (config.compile == "auto" and worth)
-    if compiled and (missing := compiler_missing()):
-        if config.compile == "on":
-            raise BadInput(f"compile is 'on', but {missing}; write --compile off or auto")
-        log.info("the minibatch step is not compiled: %s", missing)
-        compiled = False
-    threads = config.threads or (_threads_for_images(config) if large else 1)
-    return Choices(threads, compiled, "cuda" if gpu else "cpu")
-
-
-def _threads_for_images(config: Config) -> int:
-    """All CPUs, but for those that a stream of workers keeps busy meanwhile."""
-    busy = config.num_workers if config.sampling == "stream" else 0
-    return max(1, available_cpus() // local_size(config.processes) - busy)
-
-
-def warn_of_crowding(config: Config, threads: int) -> None:
-    """More processes at work than CPUs take turns, and each waits for the others'."""
-    cpus, workers, ranks = available_cpus(), config.num_workers, local_size(config.processes)
-    if config.syncing == "hogwild":
-        ranks, workers = workers, 0
-    if threads > cpus:
-        log.warning(
-            "%d threads of the learner on %d CPUs wait for each other, which can cost several "
-            "times what one thread takes; write --threads %d or less",
-            threads,
-            cpus,
-            cpus,
-        )
-    elif ranks > 1 and ranks * max(1, workers, threads) > cpus:
-        log.warning(
-            "%d learners%s on %d CPUs take turns, and no more is learnt than by %d",
-            ranks,
-            f" with {workers} workers each" if workers else "",
-            cpus,
-            cpus,
-        )
-    elif workers > cpus or (config.sampling == "stream" and 1 < threads > cpus - workers):
-        log.warning(
-            "%d workers and %d threads of the learner on %d CPUs take turns: no more is sampled "
-            "than by %d, and every turn costs time and memory; --num-workers auto fits",
-            workers,
-            threads,
-            cpus,
-            cpus,
-        )
-
-
-def _pays(config: Config) -> bool:
-    """Whether the budget is long enough for compiling to be worth its time."""
-    per_iteration = config.epochs * config.minibatch_count
-    learners = config.num_workers if config.syncing == "hogwild" else config.ranks
-    rows = learners * config.columns * config.rollout_steps
-    limits = []
-    if config.total_steps:
-        limits.append(config.total_steps / rows * per_iteration >= WORTH_COMPILING)
-    if config.total_iters:
-        limits.append(config.total_iters * per_iteration >= WORTH_COMPILING)
-    if config.duration:
-        limits.append(seconds(config.duration) >= WORTH_COMPILING_SECONDS)
-    return all(limits)
 
 
 def _learner(config: Config, network: NetworkSpec, sync: Sync, choices: Choices) -> Learner:

@@ -16,7 +16,8 @@ from typing_extensions import TypedDict
 
 from . import checkpoint, machine, shards
 from .arrays import fitting
-from .build import Parts, build, warn_of_crowding, world_of
+from .build import Parts, build, world_of
+from .choices import warn_of_crowding
 from .config import BUDGETS, Config
 from .configure import fitted
 from .errors import BadInput, Diverged, EnvironmentFailed

@@ -120,7 +120,7 @@ def session(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "configs", folder / "configs")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr("paceline.build.available_cpus", lambda: 1)  # others test beside us
+    monkeypatch.setattr("paceline.choices.available_cpus", lambda: 1)  # others test beside us
     known = set(gym.registry)
     yield folder
     for name, module in list(sys.modules.items()):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +17,6 @@ import torch
 import yaml
 
 import paceline
-from paceline import cli
 from paceline.envs.toy import Identity
 from paceline.errors import BadInput
 from paceline.machine import available_cpus, cpu_name
@@ -27,28 +26,6 @@ pytestmark = pytest.mark.timeout(60)
 CPUS = sorted(os.sched_getaffinity(0))
 SHORT = ("--track", "none", "--eval-episodes", "1", "--compile", "off")
 several_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="there is but one CPU")
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def command(shell, monkeypatch, capsys):
-    """The command within this process, which saves its start: what has ended."""
-    monkeypatch.chdir(shell.folder)
-
-    def run(*arguments):
-        code = cli.run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return Ended(code, out, err)
-
-    return run
 
 
 @pytest.fixture
@@ -542,7 +519,7 @@ def script(shell, code):
         cwd=shell.folder,
         env=shell.environment(),
     )
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
+    return SimpleNamespace(code=ended.returncode, out=ended.stdout, err=ended.stderr)
 
 
 def test_an_environment_of_a_module_beside_the_run_is_found_by_workers(shell):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shlex
@@ -22,7 +21,6 @@ import yaml
 from ranked import Command, left_after
 
 import paceline
-from paceline import cli
 from paceline.config_files import load_file
 from paceline.configure import fitted, resolve
 from paceline.envs.maker import look_at
@@ -36,28 +34,6 @@ SHORT = shlex.split(
     "--preset none --num-envs 2 --rollout-steps 16 --hidden 16 --compile off --track none "
     "--eval-episodes 1 --epochs 2 --minibatches 2 --total-iters 4"
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def command(shell, monkeypatch, capsys):
-    """The command within this process, which saves its start: what has ended."""
-    monkeypatch.chdir(shell.folder)
-
-    def run(*arguments):
-        code = cli.run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return Ended(code, out, err)
-
-    return run
 
 
 @pytest.fixture

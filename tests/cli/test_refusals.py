@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import resource
 import subprocess
@@ -12,7 +11,6 @@ import time
 import pytest
 
 import paceline
-from paceline import cli
 from paceline.errors import BadInput
 
 SPACES = """
@@ -48,15 +46,6 @@ for name, obs, act in (
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-
 def refused(ended, *words, lines=4):
     """Exit 2, nothing trained, and a short sentence on stderr with all of `words`."""
     assert ended.code == 2, ended
@@ -65,21 +54,6 @@ def refused(ended, *words, lines=4):
     assert 1 <= len(ended.err.strip().splitlines()) <= lines, ended.err
     for word in words:
         assert str(word).lower() in ended.err.lower(), f"{word!r} is not in: {ended.err}"
-
-
-@pytest.fixture
-def command(shell, monkeypatch, capsys):
-    """The command within this process, which saves its start: what has ended."""
-    monkeypatch.chdir(shell.folder)
-    for library in ("OMP", "MKL", "OPENBLAS"):
-        monkeypatch.setenv(f"{library}_NUM_THREADS", "1")
-
-    def run(*arguments):
-        code = cli.run(list(arguments))
-        out, err = capsys.readouterr()
-        return Ended(code, out, err)
-
-    return run
 
 
 @pytest.mark.parametrize("arguments", ["--lr much", "--gama 1", "--config lr.yaml", "--lr"])

@@ -11,7 +11,6 @@ from contextlib import closing
 import numpy as np
 import pytest
 import torch
-from together import Together, nothing_left
 
 from paceline.errors import BadInput, LostRank, PacelineError
 from paceline.rollout import Episode
@@ -22,23 +21,11 @@ from paceline.sync.meeting import meet
 from paceline.sync.segment import SLOT
 
 shared = pytest.mark.skipif(not futex.AVAILABLE, reason="ranks share memory on Linux, x86")
-pytestmark = [pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("clean")]
 
 BACKENDS = [pytest.param("shm", marks=shared), "gloo"]
 SIZES = [2, 3, 4]
 NAMES = {"shm": "shared memory", "gloo": "gloo"}
-
-
-@pytest.fixture(scope="module")
-def together():
-    with closing(Together()) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def clean(together):
-    with nothing_left(together):
-        yield
 
 
 def met(place, rank, size, backend="auto", timeout=20.0, hosts=None):

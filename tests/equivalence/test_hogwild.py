@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 import numpy as np
 import pytest
 import torch
-from together import Together, nothing_left
 
 import paceline
 from paceline.build import build
@@ -22,23 +21,12 @@ from paceline.sync.segment import DONE, WORDS
 
 pytestmark = [
     pytest.mark.timeout(60),
+    pytest.mark.usefixtures("clean"),
     pytest.mark.skipif(not futex.AVAILABLE, reason="a3c needs Linux on x86"),
 ]
 
 COLUMNS = 4
 """Of one learner."""
-
-
-@pytest.fixture(scope="module")
-def together():
-    with closing(Together()) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def clean(together):
-    with nothing_left(together):
-        yield
 
 
 def met(place, rank, size):

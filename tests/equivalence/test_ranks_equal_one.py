@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from gymnasium import spaces
 from safetensors.numpy import load
-from together import Together, nothing_left
 from torch import nn
 
 import paceline
@@ -35,22 +34,10 @@ from paceline.sync.allreduce import Allreduce
 from paceline.sync.local import Local
 from paceline.sync.meeting import meet
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("clean")]
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 ITERS = 5
-
-
-@pytest.fixture(scope="module")
-def together():
-    with closing(Together()) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def clean(together):
-    with nothing_left(together):
-        yield
 
 
 def met(place, rank, size, backend="auto"):

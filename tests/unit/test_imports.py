@@ -15,13 +15,14 @@ ROOT = Path(paceline.__file__).parent
 
 # A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
-    {"errors", "registry", "machine", "files", "launcher"},
+    {"errors", "registry", "machine", "files", "launcher", "sending"},
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
     {"adapters"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
     {"samplers", "sync", "step", "config", "agent", "console"},
-    {"learner", "configure", "config_files", "evaluation"},
+    {"learner", "choices", "checks", "config_files", "evaluation"},
+    {"configure"},
     {"build", "ring"},
     {"rundir"},
     {"recorder"},

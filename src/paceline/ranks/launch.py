@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Listener, wait
 from typing import Any
 
-import cloudpickle
 import gymnasium as gym
 
 from ..config import Config
 from ..envs.gym import registered
-from ..errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
+from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
 from ..launcher import LAUNCH, LINE
 from ..machine import THREAD_VARIABLES
 from ..metrics import Report
+from ..sending import by_value
 
 log = logging.getLogger("paceline")
 
@@ -99,6 +99,7 @@ class Failed:
 
 
 STOP = "stop"
+ALONE = "leave ranks at 1"
 
 
 def launch(job: Job, config: Config, stopping: Callable[[], bool]) -> Iterator[Report]:
@@ -117,13 +118,7 @@ def launch(job: Job, config: Config, stopping: Callable[[], bool]) -> Iterator[R
 
 class Ranks:
     def __init__(self, job: Job, config: Config) -> None:
-        try:
-            self._job = cloudpickle.dumps(job)
-        except Exception as error:
-            raise BadInput(
-                f"this environment or network can't be sent to other processes ({error}); give it "
-                "as module:Name, or as a callable that makes it, or leave ranks at 1"
-            ) from None
+        self._job = by_value(job, ALONE)
         self._most = config.max_restarts
         self._folder = job.subject if isinstance(job.subject, str) else job.subject.output_dir
         key, name = secrets.token_bytes(32), secrets.token_hex(16)

@@ -14,13 +14,12 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from typing import Any, NoReturn
 
-import cloudpickle
-
 from .. import launcher, session
 from ..envs.gym import register
 from ..errors import BadInput, LostRank, PacelineError, StoppedEarly
 from ..machine import CACHE, compiled_cache
-from .launch import STOP, Ended, Failed, Hello, Job, Lost, Said
+from ..sending import received
+from .launch import ALONE, STOP, Ended, Failed, Hello, Job, Lost, Said
 
 START_AGAIN = 1
 """Exit code at which the agent starts all ranks again, as it does when one is killed."""
@@ -55,7 +54,7 @@ class Line:
     def work(self, rank: int) -> int:
         """Do what there is to do; the exit code."""
         self.send(Hello(rank, os.getpid(), launcher.restarts()))
-        received = self._connection.recv_bytes()
+        pickled = self._connection.recv_bytes()
         threading.Thread(target=self._listen, daemon=True).start()
         for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(kind, self._told_to_stop)
@@ -63,7 +62,7 @@ class Line:
         log.setLevel(logging.INFO)
         log.addHandler(_Words(self, rank))
         try:
-            self._run(_unpacked(received), rank)
+            self._run(received(pickled, ALONE), rank)
         except LostRank as error:
             self.send(Lost(str(error), error.hangs))
             return START_AGAIN
@@ -116,17 +115,6 @@ class Line:
 
     def _told_to_stop(self, *_: object) -> None:
         self._stop = True
-
-
-def _unpacked(received: bytes) -> Job:
-    try:
-        job: Job = cloudpickle.loads(received)
-        return job
-    except Exception as error:
-        raise BadInput(
-            f"this environment or network can't be read by other processes ({error}); give it as "
-            "module:Name of a module that they can import, or leave ranks at 1"
-        ) from None
 
 
 class _Words(logging.Handler):

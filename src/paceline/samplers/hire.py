@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-import cloudpickle
-
 from ..envs.gym import registered
 from ..envs.maker import World
 from ..errors import BadInput
 from ..machine import nameless_file
 from ..policy.network import NetworkSpec
 from ..rollout import Pulse
+from ..sending import by_value
 from .block import Ledger
 from .crew import Crew
 from .forkserver import starter
@@ -54,7 +53,8 @@ def hire(
         obs=world.obs_spec,
         act=world.act_spec,
     )
-    common = _by_value(Common(world, registered(world.env_id), network, plan, seed))
+    shared = Common(world, registered(world.env_id), network, plan, seed)
+    common = by_value(shared, "leave num_workers at 0")
     setups = [
         Setup(
             common=common,
@@ -84,14 +84,3 @@ def hire(
         crew = Crew(source, memory, file, setups, ledgers, timeout, max_restarts, pulse)
         stack.pop_all()
     return crew, memory
-
-
-def _by_value(common: Common) -> bytes:
-    try:
-        pickled: bytes = cloudpickle.dumps(common)
-        return pickled
-    except Exception as error:
-        raise BadInput(
-            f"this environment or network can't be sent to worker processes ({error}); give it as "
-            "module:Name, or as a callable that makes it, or leave num_workers at 0"
-        ) from None

@@ -8,10 +8,12 @@ import platform
 import sys
 import time
 
+from ..machine import ORDERED
+
 WAIT, WAKE = 0, 1
-NUMBERS = {"x86_64": 202, "amd64": 202, "i686": 240}
-"""Of the system call; only where writes are seen by others in the order they were made in."""
-AVAILABLE = sys.platform == "linux" and platform.machine().lower() in NUMBERS
+NUMBERS = {"i686": 240}
+"""Of the system call; on other machines of this kind it is 202."""
+AVAILABLE = sys.platform == "linux" and ORDERED
 EVERYBODY = 2**31 - 1
 BRIEFLY = 0.0005
 
@@ -22,7 +24,7 @@ class _Time(ctypes.Structure):
 
 if AVAILABLE:
     _syscall = ctypes.CDLL(None, use_errno=True).syscall
-    _number = ctypes.c_long(NUMBERS[platform.machine().lower()])
+    _number = ctypes.c_long(NUMBERS.get(platform.machine().lower(), 202))
     _wake, _wait, _all = ctypes.c_int(WAKE), ctypes.c_int(WAIT), ctypes.c_int(EVERYBODY)
 
 

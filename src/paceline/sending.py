@@ -1,0 +1,32 @@
+"""Sending what a user has made to another process, which may not be able to import it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cloudpickle
+
+from .errors import BadInput
+
+
+def by_value(thing: Any, otherwise: str) -> bytes:
+    """As bytes; what can't be sent is refused, with what can be done `otherwise`."""
+    try:
+        pickled: bytes = cloudpickle.dumps(thing)
+        return pickled
+    except Exception as error:
+        raise BadInput(
+            f"this environment or network can't be sent to other processes ({error}); give it as "
+            f"module:Name, or as a callable that makes it, or {otherwise}"
+        ) from None
+
+
+def received(pickled: bytes, otherwise: str) -> Any:
+    """What `by_value` took apart; refused where its modules are not to be found."""
+    try:
+        return cloudpickle.loads(pickled)
+    except Exception as error:
+        raise BadInput(
+            f"this environment or network can't be read by other processes ({error}); give it as "
+            f"module:Name of a module that they can import, or {otherwise}"
+        ) from None
