@@ -58,9 +58,10 @@ class Delayed:
 def trained(config: Config, lag: int, episodes: int) -> dict[str, float]:
     """One run: what its policy scores in the end, and how high its learning curve was."""
     from paceline.agent import Agent
+    from paceline.budget import Budget, Progress
     from paceline.build import build
     from paceline.evaluation import run
-    from paceline.ring import Budget, Progress, ring
+    from paceline.ring import ring
 
     reports, ratios = [], []
     with build(config) as parts:

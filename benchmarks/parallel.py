@@ -99,9 +99,10 @@ def sampling(**options: Any) -> Iterator[Rate]:
 @contextmanager
 def training(shares: list[float], **options: Any) -> Iterator[Rate]:
     """The ring itself; the learner's waiting, as a share of the time, is appended to `shares`."""
+    from paceline.budget import Budget, Progress
     from paceline.build import build
     from paceline.config import Config
-    from paceline.ring import Budget, Progress, ring
+    from paceline.ring import ring
 
     config = Config(threads=1, **options)
     with build(config) as parts:

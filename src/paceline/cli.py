@@ -25,6 +25,10 @@ paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
   paceline resume RUN [--total-steps 1M ...]     go on with a run, as if it had never stopped
   paceline eval RUN [--episodes 100] [--sampled] run a saved policy on fixed seeds
   paceline scale --ranks 1,2 [--repeats 3] ...   measure what more processes gain here
+  paceline compare RUN RUN ...                   which is better, by how much, and is it noise
+  paceline bench --algos ppo,a2c --seeds 3 ...   every algorithm in every way, for an equal budget
+  paceline tune --env-id LunarLander-v3          find the fastest way to train on this machine
+  paceline doctor                                what is wrong with this machine, and how to mend it
   paceline list [algorithms|envs|samplers|syncs|presets]
 
 `paceline train --help` documents every option.
@@ -45,6 +49,14 @@ paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
   --sampled        draw actions from the policy instead of taking the likeliest
 """
 HELP = ("--help", "-h")
+ELSEWHERE = {
+    "scale": ".bench.scale",
+    "compare": ".bench.compare",
+    "bench": ".bench.matrix",
+    "tune": ".bench.tune",
+    "doctor": ".doctor",
+}
+"""Commands with a module of their own."""
 
 
 def _asks_for_help(arguments: list[str]) -> bool:
@@ -70,9 +82,9 @@ def run(arguments: list[str]) -> int:
         "train": _train,
         "resume": _resume,
         "eval": _eval,
-        "scale": _scale,
         "list": _list,
     }
+    commands |= {name: _elsewhere(place) for name, place in ELSEWHERE.items()}
     command, *rest = arguments or ["--help"]
     if command in ("--help", "-h", "help"):
         print(USAGE, end="")
@@ -255,10 +267,16 @@ def _eval(arguments: list[str]) -> int:
     return 0
 
 
-def _scale(arguments: list[str]) -> int:
-    from .bench.scale import command
+def _elsewhere(place: str) -> Callable[[list[str]], int]:
+    """The `command` of a module that is imported when it is asked for."""
 
-    return command(arguments)
+    def run_it(arguments: list[str]) -> int:
+        from importlib import import_module
+
+        found: int = import_module(place, __package__).command(arguments)
+        return found
+
+    return run_it
 
 
 def _list(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ the one that `--ranks` starts.
 from __future__ import annotations
 
 import os
+import time
 
 import psutil
 
@@ -18,6 +19,14 @@ LAUNCH = "PACELINE_LAUNCH"
 """What tells one launch from another; the same for all its ranks, however often restarted."""
 LINE = "PACELINE_LINE"
 """Where a rank that `--ranks` has started finds the process that wants it."""
+
+asked: float | None = None
+"""In a rank that `--ranks` has started: when the user asked for the run."""
+
+
+def asked_at() -> float:
+    """When the user asked for what begins now, by the clock that all processes share."""
+    return time.monotonic() if asked is None else asked
 
 
 def launched(asked: bool = False) -> int | None:

@@ -82,6 +82,7 @@ class Learner:
         self.version = 0
         """updates made; also the number of the weights that act next"""
         self.t_sync = 0.0
+        self.t_compile = 0.0
         """seconds spent waiting for other ranks, ever"""
 
     @property
@@ -326,7 +327,8 @@ class Learner:
             weight=blank,
         )
         self._step.prepare(next(rows.split(kept // self._plan.minibatches)), self._alone)
-        return time.perf_counter() - began
+        self.t_compile = time.perf_counter() - began
+        return self.t_compile
 
     def state(self) -> dict[str, Any]:
         """A copy of everything that the next update depends on."""

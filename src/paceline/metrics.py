@@ -37,6 +37,10 @@ class Report:
     t_sync: float
     t_other: float
     """evaluation, checkpoints and logging since the last report"""
+    t_eval: float = 0.0
+    """the part of t_other in which the policy was evaluated"""
+    t_save: float = 0.0
+    """the part of t_other in which checkpoints were made"""
     t_wait: float
     """the part of t_rollout in which the learner waited for workers"""
     restarts: int

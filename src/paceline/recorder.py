@@ -12,14 +12,15 @@ from typing import Any
 
 from . import checkpoint, evaluation, shards
 from .agent import Agent, network_facts
+from .budget import Progress
 from .build import Parts
+from .clock import Clock
 from .config import Config
 from .errors import PacelineError, StoppedEarly
 from .files import replace_file
 from .metrics import JsonLines, Report, TensorBoard
-from .ring import Progress
 from .rollout import Array
-from .rundir import EVALUATION, METRICS, fixed
+from .rundir import EVALUATION, METRICS, RUN, add_to_run, fixed
 
 log = logging.getLogger("paceline")
 
@@ -35,8 +36,11 @@ class Recorder:
     Every rank has one, since a checkpoint takes all of them; but rank 0 alone decides and writes.
     """
 
-    def __init__(self, config: Config, folder: Path, parts: Parts, progress: Progress) -> None:
+    def __init__(
+        self, config: Config, folder: Path, parts: Parts, progress: Progress, asked: float
+    ) -> None:
         self._config, self._folder, self._parts, self._progress = config, folder, parts, progress
+        self._clock = Clock(asked, progress)
         self._writes = parts.sync.rank == 0
         self._lines: list[JsonLines] = []
         self._board = None
@@ -65,17 +69,20 @@ class Recorder:
         """Evaluate if it is time; write the report; save if it is time."""
         before, better, due = self._progress.best, False, False
         if self._writes:
-            report, better = self._written(report)
+            if self._clock.startup is None:
+                self._note_startup(self._clock.start(report))
+            report, better = self._written(self._clock.apart(report))
             due = better or self._timely(report)
         self._steps = report.steps
         if not self._any(due):
             return report
-        saved = self._save(report.eval_return)
-        if better and saved:
-            self._try("best", lambda: checkpoint.mark_best(saved))
-        elif better:
-            self._progress.best = before
-        self._prune()
+        with self._clock.part("save"):
+            saved = self._save(report.eval_return)
+            if better and saved:
+                self._try("best", lambda: checkpoint.mark_best(saved))
+            elif better:
+                self._progress.best = before
+            self._prune()
         return report
 
     def _written(self, report: Report) -> tuple[Report, bool]:
@@ -83,7 +90,8 @@ class Recorder:
         better, best = False, self._progress.best
         try:
             if _due(self._config.eval_every, self._steps, report.steps):
-                report = replace(report, eval_return=self._evaluate().mean)
+                with self._clock.part("eval"):
+                    report = replace(report, eval_return=self._evaluate().mean)
         finally:  # an evaluation that fails takes nothing away from what was learnt
             for lines in self._lines:
                 lines.write(report)
@@ -111,8 +119,19 @@ class Recorder:
         sync = self._parts.sync
         return flag if sync.size == 1 else not sync.all(not flag)
 
+    def _note_startup(self, seconds: float) -> None:
+        compiling = self._parts.learner.t_compile
+        said = f", {compiling:.1f} s of them compiling" if compiling else ""
+        log.info("the clock started after %.1f s%s", seconds, said)
+        if self._clock.resumed:
+            return
+        facts = {"seconds": round(seconds, 3), "compile_seconds": round(compiling, 3)}
+        self._try(RUN, lambda: add_to_run(self._folder, startup=facts))
+
     def finish(self) -> None:
         """The budget is spent: the last checkpoint, and the evaluation of what was learnt."""
+        if self._writes:
+            log.info(self._clock.summary())
         self._save_at_last()
         if not self._writes:
             return

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .config import Config, seconds
+from .budget import Budget, Progress
 from .launcher import restarts
 from .learner import Learner, Metrics
 from .machine import Usage
@@ -21,57 +19,6 @@ from .sync import Sync
 
 if TYPE_CHECKING:
     from .sync.hogwild import Hogwild
-
-RECENT = 100
-
-
-@dataclass
-class Progress:
-    """How far a run has come, over all its sessions."""
-
-    iter: int = 0
-    steps: int = 0
-    time: float = 0.0
-    """seconds up to now"""
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """returns of the latest episodes"""
-    best: float | None = None
-    """mean return of the best evaluation"""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The first limit that is reached ends the run."""
-
-    steps: int | None = None
-    iters: int | None = None
-    seconds: float | None = None
-    score: float | None = None
-    """mean return of the latest episodes, once there are enough of them"""
-
-    @staticmethod
-    def of(config: Config) -> Budget:
-        limit = seconds(config.duration) if config.duration else None
-        return Budget(config.total_steps, config.total_iters, limit, config.stop_at_return)
-
-    def fraction(self, progress: Progress) -> float:
-        """Share that is spent, from 0 to 1."""
-        spent = [
-            done / limit
-            for done, limit in (
-                (progress.steps, self.steps),
-                (progress.iter, self.iters),
-                (progress.time, self.seconds),
-            )
-            if limit is not None
-        ]
-        return 1.0 if self.scored(progress.recent) else min(1.0, max(spent))
-
-    def scored(self, recent: deque[float]) -> bool:
-        """Whether the latest episodes are good enough to stop."""
-        if self.score is None or len(recent) < RECENT:
-            return False
-        return sum(recent) / len(recent) >= self.score
 
 
 def ring(
@@ -87,6 +34,8 @@ def ring(
 
     When `stopping()` on any rank, the report comes at once instead of after `log_every` iterations.
     """
+    sampler.begin()
+    sync.all(True)  # nobody's clock starts before everybody is ready
     meter = Meter(progress, learner, sync, sampler.t_wait)
     while (spent := budget.fraction(progress)) < 1.0:
         meter.begin()
@@ -111,6 +60,7 @@ def watch(
     stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
     """What the ring yields, from beside it: others collect and learn until the budget is spent."""
+    sync.all(True)
     meter = Meter(progress, learner, sync)
     at_work, stopped = True, False
     while at_work:

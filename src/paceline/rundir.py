@@ -135,6 +135,12 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
         raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
 
 
+def add_to_run(folder: Path, **facts: Any) -> None:
+    """Add to what run.json says."""
+    known = json.loads(read_plain(folder / RUN, MOST_BYTES))
+    replace_file(folder / RUN, json.dumps(known | facts, indent=1).encode())
+
+
 def _claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
     """Make sure that `log_jsonl` can be written, and that nothing is lost by it."""
     _check_path("log_jsonl", str(path))

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from . import checkpoint, machine, shards
 from .arrays import fitting
+from .budget import Budget, Progress
 from .build import Parts, build, world_of
 from .choices import warn_of_crowding
 from .config import BUDGETS, Config
@@ -23,7 +24,7 @@ from .configure import fitted
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .metrics import Report
 from .recorder import Recorder
-from .ring import Budget, Progress, ring, watch
+from .ring import ring, watch
 from .rundir import CONFIG, claim, fixed, locked, resumed_config, rewind
 from .samplers.serial import Serial
 from .start import start_from
@@ -49,8 +50,9 @@ def start(
     new_folder: Callable[[Config], Path],
     sync: Sync,
     stopping: Callable[[], bool],
+    asked: float,
 ) -> Iterator[Report]:
-    """A run from its beginning, in a new folder if none is given."""
+    """A run from its beginning, in a new folder if none is given; `asked` for at that time."""
     world = world_of(config)
     config = fitted(config, world.obs_spec, world.act_spec)
     _agree_on(config, sync)
@@ -62,12 +64,11 @@ def start(
             stack.enter_context(locked(folder))
             claim(folder, config, asdict(parts.choices))
             _introduce(config, folder, parts)
-        sync.all(True)  # nobody begins before everybody is ready
-        yield from _record(config, folder or Path(), parts, Progress(), stopping)
+        yield from _record(config, folder or Path(), parts, Progress(), stopping, asked)
 
 
 def go_on(
-    folder: Path, sync: Sync, stopping: Callable[[], bool], changes: dict[str, Any]
+    folder: Path, sync: Sync, stopping: Callable[[], bool], asked: float, changes: dict[str, Any]
 ) -> Iterator[Report]:
     """A run from its newest whole checkpoint, of which rank 0 tells the others."""
     config, choices = resumed_config(folder, changes)
@@ -91,8 +92,7 @@ def go_on(
                 log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
             rewind(folder, config, progress.iter)
             _introduce(config, folder, parts)
-        sync.all(True)
-        yield from _record(config, folder, parts, progress, stopping)
+        yield from _record(config, folder, parts, progress, stopping, asked)
 
 
 def _agree_on(config: Config, sync: Sync) -> None:
@@ -157,6 +157,7 @@ def _record(
     parts: Parts,
     progress: Progress,
     stopping: Callable[[], bool],
+    asked: float,
 ) -> Iterator[Report]:
     """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
     budget = Budget.of(config)
@@ -168,7 +169,7 @@ def _record(
     if parts.sync.world_size > parts.sync.size and parts.sync.rank:
         yield from reports  # a learner that others watch leaves nothing behind by itself
         return
-    with Recorder(config, folder, parts, progress) as recorder:
+    with Recorder(config, folder, parts, progress, asked) as recorder:
         try:
             for report in reports:
                 yield recorder.record(report)

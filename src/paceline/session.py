@@ -15,7 +15,7 @@ from typing import Any
 
 from .config import Config
 from .errors import BadInput
-from .launcher import launch_name
+from .launcher import asked_at, launch_name
 from .metrics import Report
 from .ranks.launch import job, launch
 from .rundir import CONFIG, begun_by_this_launch, refuse_to_lose, resumed_config
@@ -28,7 +28,7 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
     seconds apart; when `stopping()` returns true the next comes after the current iteration. With
     several ranks this process starts them, unless it is one of them, and yields rank 0's reports.
     """
-    writes = config.rank in (None, 0)
+    asked, writes = asked_at(), config.rank in (None, 0)
     if config.output_dir and writes:
         refuse_to_lose(Path(config.output_dir), config)
     if config.processes > 1 and config.rank is None:
@@ -50,9 +50,9 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
         if begun := sync.gather(going_on)[0]:
             values = {name: getattr(config, name) for name in ("env_id", "encoder")}
             objects = {name: value for name, value in values.items() if callable(value)}
-            yield from go_on(begun, sync, stopping, objects)
+            yield from go_on(begun, sync, stopping, asked, objects)
         else:
-            yield from start(config, folder, _new_folder, sync, stopping)
+            yield from start(config, folder, _new_folder, sync, stopping, asked)
 
 
 def resume(
@@ -62,6 +62,7 @@ def resume(
 
     The budget may be extended, and logging and evaluation changed; nothing that alters learning.
     """
+    asked = asked_at()
     config, _ = resumed_config(Path(run), changes)
     if config.processes > 1 and config.rank is None:
         yield from launch(job("resume", str(run), config.env_id, **changes), config, stopping)
@@ -70,7 +71,7 @@ def resume(
     from .running import go_on
 
     with closing(make_sync(config)) as sync:
-        yield from go_on(Path(run), sync, stopping, changes)
+        yield from go_on(Path(run), sync, stopping, asked, changes)
 
 
 def _folder(config: Config) -> Path | None:

@@ -257,7 +257,7 @@ def test_a_duration_without_a_unit_is_refused_with_an_example(value):
 @pytest.mark.parametrize("text", ["0s", "0m", "0.0h"])
 def test_a_duration_of_nothing_is_refused_or_ends_at_once(text):
     """Zero is as good as no limit to a careless `if`; then the run would never end."""
-    from paceline.ring import Budget, Progress
+    from paceline.budget import Budget, Progress
 
     try:
         config = Config(duration=text)

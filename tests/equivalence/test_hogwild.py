@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import paceline
+from paceline.budget import Budget, Progress
 from paceline.build import build
 from paceline.errors import Diverged
-from paceline.ring import Budget, Progress, ring, watch
+from paceline.ring import ring, watch
 from paceline.rollout import Episode
 from paceline.sync import futex
 from paceline.sync.hogwild import RING, Hogwild

@@ -21,7 +21,7 @@ LAYERS = [
     {"adapters"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
     {"samplers", "sync", "step", "config", "agent", "console"},
-    {"learner", "choices", "checks", "config_files", "evaluation"},
+    {"learner", "choices", "checks", "config_files", "evaluation", "budget", "clock"},
     {"configure"},
     {"build", "ring"},
     {"rundir"},
@@ -29,7 +29,7 @@ LAYERS = [
     {"start"},
     {"running", "saved"},
     {"session", "ranks"},
-    {"bench", "flags", "listing", "cli", "__main__"},
+    {"bench", "doctor", "flags", "listing", "cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

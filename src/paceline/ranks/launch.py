@@ -24,7 +24,7 @@ import gymnasium as gym
 from ..config import Config
 from ..envs.gym import registered
 from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
-from ..launcher import LAUNCH, LINE
+from ..launcher import LAUNCH, LINE, asked_at
 from ..machine import THREAD_VARIABLES
 from ..metrics import Report
 from ..sending import by_value
@@ -55,10 +55,12 @@ class Job:
     """environments that the process which starts the ranks knows, and they may not"""
     command: list[str]
     """what the user has typed"""
+    asked: float
+    """when"""
 
 
 def job(what: str, subject: Config | str, env_id: Any, /, **changes: Any) -> Job:
-    return Job(what, subject, changes, registered(env_id), sys.argv)
+    return Job(what, subject, changes, registered(env_id), sys.argv, asked_at())
 
 
 # What a rank says.

@@ -80,7 +80,7 @@ class Line:
         return 0
 
     def _run(self, job: Job, rank: int) -> None:
-        sys.argv = job.command
+        sys.argv, launcher.asked = job.command, job.asked
         register(job.registered)
         what = getattr(session, job.what)
         with closing(what(job.subject, lambda: self._stop, **job.changes)) as reports:

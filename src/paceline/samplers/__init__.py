@@ -20,6 +20,9 @@ class Sampler(Protocol):
     def env_restarts(self) -> int:
         """Environments that raised and were rebuilt, ever."""
 
+    def begin(self) -> None:
+        """Have every environment ready for its first step, as the first rollout would."""
+
     def collect(self) -> Rollout:
         """The next rollout; its arrays hold until the next call."""
 

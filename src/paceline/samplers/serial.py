@@ -34,8 +34,7 @@ class Serial:
             ledger.published = ledger.now
 
     def collect(self) -> Rollout:
-        if not self._begun:
-            self.begin()
+        self.begin()
         episodes = []
         for block, ledger, place in zip(self._blocks, self._ledgers, self._places, strict=True):
             episodes += block.fill(place)
@@ -43,7 +42,8 @@ class Serial:
         return replace(self._out, episodes=episodes)
 
     def begin(self) -> None:
-        """Reset every column; the first rollout does so by itself."""
+        if self._begun:
+            return
         for block, ledger in zip(self._blocks, self._ledgers, strict=True):
             block.begin()
             ledger.begin(block.mark())

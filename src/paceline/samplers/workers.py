@@ -30,6 +30,9 @@ class Processes:
     def env_restarts(self) -> int:
         return self._crew.env_restarts
 
+    def begin(self) -> None:
+        self._crew.begin()
+
     def state(self) -> dict[str, Any] | None:
         return states([worker.ledger for worker in self._crew.workers])
 

@@ -1,0 +1,106 @@
+"""Checks of memory, swap, /dev/shm and disks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .finding import GB, MB, Finding, size
+from .groups import Allowance
+
+LEARNER = 300 * MB
+WORKER = 70 * MB
+"""What a process of a run with small networks takes."""
+LITTLE_SHARED = 256 * MB
+LITTLE_DISK, NO_DISK = GB, 100 * MB
+
+
+def memory(total: int, available: int, group: Allowance | None, cpus: int) -> Finding:
+    """What is left by the machine and by the control groups, against a run on all CPUs."""
+    free, where = available, f"of the machine's {size(total)}"
+    if group and group.limit < total:
+        where = f"of the {size(group.limit)} that the control group allows"
+        free = min(available, group.left)
+    whole = LEARNER + cpus * WORKER
+    said = f"{size(free)} {where} are free"
+    fix = "end what else uses memory"
+    if group and group.limit < total:
+        fix += ", or raise docker's --memory, Kubernetes' limits.memory or systemd's MemoryMax"
+    if free < LEARNER + WORKER:
+        text = f"{said}: a learner takes about {size(LEARNER)}, and is killed where it finds less"
+        return Finding("problem", "memory", text, fix)
+    if free < whole:
+        text = f"{said}: a learner and {cpus} workers take about {size(whole)}"
+        return Finding("note", "memory", text, f"use fewer workers, or {fix}")
+    return Finding("ok", "memory", said)
+
+
+def swap(used: int, total_memory: int) -> Finding | None:
+    if used < max(512 * MB, total_memory // 10):
+        return None
+    return Finding(
+        "note",
+        "swap",
+        f"{size(used)} of memory lie on the disk: what is needed of it again comes back slowly",
+        "end what else uses memory, and start the run when swap is empty",
+    )
+
+
+def shared_memory(whole: int | None, free: int) -> Finding:
+    """Paceline's own memory between processes has no name, and is not taken from /dev/shm."""
+    others = "torch's DataLoader, NCCL and Ray do"
+    if whole is None:
+        return Finding(
+            "note",
+            "/dev/shm",
+            f"there is no /dev/shm: Paceline does not use it, but {others}, and so do Python's "
+            "own locks between processes, which an environment may use",
+            "mount a tmpfs there",
+        )
+    said = f"{size(free)} of {size(whole)} are free"
+    if free >= LITTLE_SHARED:
+        return Finding("ok", "/dev/shm", said)
+    return Finding(
+        "note",
+        "/dev/shm",
+        f"{said}: Paceline's workers and ranks do not use it (their memory is nameless), but "
+        f"{others}, and die of a bus error where it is full",
+        "only if you use those: docker run --shm-size=1g, or empty it",
+    )
+
+
+def disk(topic: str, free: int) -> Finding:
+    said = f"{size(free)} are free"
+    if free >= LITTLE_DISK:
+        return Finding("ok", topic, said)
+    return Finding(
+        "problem" if free < NO_DISK else "note",
+        topic,
+        f"only {said}: a run that finds the disk full goes on, but can't save what it learns",
+        "make room, or name another place with --output-dir (runs) or TMPDIR (temporary files)",
+    )
+
+
+def run_directory(folder: Path) -> Finding | None:
+    if os.access(folder, os.W_OK | os.X_OK):
+        return None
+    return Finding(
+        "note",
+        "disk",
+        "this directory can't be written to, and runs are kept in runs/ within it",
+        "go elsewhere, or name another place with --output-dir",
+    )
+
+
+def cache(folder: Path) -> Finding:
+    """Where compiled steps are kept; it is made when the first of them is."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return Finding("ok", "cache", f"compiled steps are kept in {folder}")
+    return Finding(
+        "note",
+        "cache",
+        f"compiled steps can't be kept in {folder}, because {there} "
+        f"{'is not writable' if there.is_dir() else 'is not a directory'}: runs are not compiled",
+        "set XDG_CACHE_HOME to a directory that can be written to",
+    )
