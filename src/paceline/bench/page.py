@@ -10,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+SCRIPTS = ("text.js", "charts.js", "tables.js", "figures.js", "report.js")
 DIGITS = 6
 """Significant digits of a number on the page; its charts and tables show three."""
 
@@ -25,8 +26,7 @@ def page(content: dict[str, Any]) -> str:
         "about": _about(content),
         "content": _json(content),
         "css": _file("report.css"),
-        "charts": _file("charts.js"),
-        "report": _file("report.js"),
+        "code": "\n</script>\n<script>\n".join(map(_file, SCRIPTS)),
     }
     # In one pass: what is filled in is not looked at again.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _file("report.html"))

@@ -112,7 +112,7 @@ def plan_of(arguments: list[str]) -> Plan:
         **own,
     )
     _check(plan, file)
-    _refuse_to_lose(plan.folder, overwrite)
+    refuse_to_lose(plan.folder, overwrite)
     return plan
 
 
@@ -123,8 +123,8 @@ def _parser() -> Parser:
     parser.add_argument("--repeats", type=_whole, default=3)
     parser.add_argument("--warmup-iters", type=lambda text: _whole(text, 0), default=5)
     parser.add_argument("--iters", type=_whole, default=None)
-    parser.add_argument("--seconds", type=lambda text: _number(text, 0.1), default=5.0)
-    parser.add_argument("--target-return", type=_number, default=None)
+    parser.add_argument("--seconds", type=lambda text: number_from(text, 0.1), default=5.0)
+    parser.add_argument("--target-return", type=number_from, default=None)
     return parser
 
 
@@ -134,7 +134,7 @@ def _whole(text: str, least: int = 1) -> int:
     return int(text)
 
 
-def _number(text: str, least: float = -math.inf) -> float:
+def number_from(text: str, least: float = -math.inf) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -200,17 +200,19 @@ def _check(plan: Plan, file: Mapping[str, Any]) -> None:
         resolve(file, _nested(plan.options(count)))
 
 
-def _refuse_to_lose(folder: Path, overwrite: bool) -> None:
+def refuse_to_lose(folder: Path, overwrite: bool, ours: tuple[str, ...] | None = None) -> None:
+    """What a directory holds, or of it what is `ours`, is replaced only where that was said."""
     try:
-        held = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+        found = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+        held = [name for name in found if ours is None or name in ours]
     except FileNotFoundError:
         return
     except OSError as error:
         raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None
     if held and not overwrite:
         raise BadInput(
-            f"--output-dir {folder} is not empty ({held[0]}); choose another, or replace the "
-            "measurement in it with --overwrite"
+            f"--output-dir {folder} is not empty ({held[0]}); choose another, or replace "
+            "what is in it with --overwrite"
         )
 
 

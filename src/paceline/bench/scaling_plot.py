@@ -9,41 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from .look import PHASE_COLOURS, PHASE_NAMES, STYLE
 from .measure import PHASES
 from .summary import Row, Spread
 
 WIDTH = 0.7
 OURS, CEILING, IDEAL = "#0072B2", "#D55E00", "#7F7F7F"
-PHASE_COLOURS = {
-    "rollout": "#56B4E9",
-    "wait": "#C6E2F5",
-    "learn": "#009E73",
-    "sync": "#CC79A7",
-    "other": "#BBBBBB",
-}
-PHASE_NAMES = {
-    "rollout": "sampling",
-    "wait": "waiting for workers",
-    "learn": "learning",
-    "sync": "exchange between ranks",
-    "other": "everything else",
-}
-STYLE: Any = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "figure.constrained_layout.w_pad": 0.12,
-    "figure.constrained_layout.h_pad": 0.12,
-}
-
 Panel = Callable[[Any, list[Row]], None]
 
 

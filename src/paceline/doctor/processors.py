@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .finding import Finding, several
+from .finding import Finding
 
 NIMBLE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 """Their `powersave` goes up to full speed when there is work."""
@@ -63,7 +63,7 @@ def bf16(cpuinfo: str) -> Finding | None:
         "note",
         "bf16",
         "the CPU has no instructions for bf16: precision bf16 is not available here",
-        "stay with precision fp32, the default; small networks lose nothing by it",
+        "stay with precision fp32, the default",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .finding import GB, MB, Finding, size
+from .finding import GB, MB, Finding, Level, size
 from .groups import Allowance
 
 LEARNER = 300 * MB
@@ -69,38 +69,51 @@ def shared_memory(whole: int | None, free: int) -> Finding:
     )
 
 
-def disk(topic: str, free: int) -> Finding:
-    said = f"{size(free)} are free"
+def disk(topic: str, free: int, lost: str, fix: str) -> Finding:
+    """`lost` is what a full disk costs."""
     if free >= LITTLE_DISK:
-        return Finding("ok", topic, said)
-    return Finding(
-        "problem" if free < NO_DISK else "note",
-        topic,
-        f"only {said}: a run that finds the disk full goes on, but can't save what it learns",
-        "make room, or name another place with --output-dir (runs) or TMPDIR (temporary files)",
-    )
+        return Finding("ok", topic, f"{size(free)} are free")
+    level: Level = "problem" if free < NO_DISK else "note"
+    return Finding(level, topic, f"only {size(free)} are free: {lost}", f"make room, or {fix}")
 
 
-def run_directory(folder: Path) -> Finding | None:
-    if os.access(folder, os.W_OK | os.X_OK):
-        return None
-    return Finding(
-        "note",
-        "disk",
-        "this directory can't be written to, and runs are kept in runs/ within it",
-        "go elsewhere, or name another place with --output-dir",
-    )
+def run_disk(free: int | None, writable: bool) -> Finding:
+    """Of the current directory; None where that is gone."""
+    elsewhere = "name another place with --output-dir"
+    if free is None or not writable:
+        why = "is gone" if free is None else "can't be written to"
+        text = f"the current directory {why}, and runs are kept in runs/ within it"
+        return Finding("note", "disk", text, f"go elsewhere, or {elsewhere}")
+    return disk("disk", free, "on a full disk a run goes on, but can't be saved", elsewhere)
 
 
-def cache(folder: Path) -> Finding:
+def temporary_disk(free: int | None) -> Finding:
+    """None where no directory for temporary files can be written to."""
+    fix = "set TMPDIR to a directory with room that can be written to"
+    if free is None:
+        text = "no directory for temporary files can be written to, and what needs one fails"
+        return Finding("problem", "temporary", text, fix)
+    return disk("temporary", free, "torch and environments keep files there while they run", fix)
+
+
+def cache(folder: Path, home: str = "") -> Finding:
     """Where compiled steps are kept; it is made when the first of them is."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+    there = next(place for place in (folder, *folder.parents) if _exists(place))
+    shown = f"~/{folder.relative_to(home)}" if home and folder.is_relative_to(home) else folder
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-        return Finding("ok", "cache", f"compiled steps are kept in {folder}")
+        return Finding("ok", "cache", f"compiled steps are kept in {shown}")
     return Finding(
         "note",
         "cache",
-        f"compiled steps can't be kept in {folder}, because {there} "
+        f"compiled steps can't be kept in {shown}, because {there} "
         f"{'is not writable' if there.is_dir() else 'is not a directory'}: runs are not compiled",
         "set XDG_CACHE_HOME to a directory that can be written to",
     )
+
+
+def _exists(place: Path) -> bool:
+    """Within a directory that may not be entered, nothing does."""
+    try:
+        return place.exists()
+    except PermissionError:
+        return False

@@ -1,0 +1,121 @@
+"""comparison.png: return over time and over steps, throughput, where the time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .comparison import GroupRow
+from .comparison_text import number, ranked
+from .look import PHASE_COLOURS, PHASE_NAMES, STYLE
+from .measure import PHASES
+from .statistics import Estimate
+
+LINES: tuple[Any, ...] = ("-", "--", ":", "-.")
+MOST_BARS = 16
+"""Groups that have room for a name."""
+LONGEST_NAME = 34
+
+
+def draw(rows: list[GroupRow], target: float | None, title: str, note: str, path: Path) -> None:
+    """Four panels."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    bars = [row for row in ranked(rows) if row.fps.value is not None][:MOST_BARS]
+    lower = max(2.6, 0.38 * len(bars) + 1.4)
+    legend = 0.28 * -(-min(len(rows), MOST_BARS) // 4) + 0.2
+    with mpl.rc_context(STYLE):
+        size = (12.5, 4.4 + lower + legend + 0.9)
+        figure = Figure(figsize=size, dpi=120, layout="constrained")
+        figure.suptitle(f"{_plain(title)}\n", fontsize=14, fontweight="bold")
+        figure.text(0.5, 1 - 0.55 / size[1], _plain(note), ha="center", fontsize=9.5, color="#555")
+        axes = figure.subplots(2, 2, gridspec_kw={"height_ratios": [4.4, lower]})
+        _curves(axes[0][0], rows, "time", target)
+        _curves(axes[0][1], rows, "steps", target)
+        _throughput(axes[1][0], bars)
+        _phases(axes[1][1], bars)
+        handles, names = axes[0][0].get_legend_handles_labels()
+        shown = slice(0, MOST_BARS)
+        figure.legend(handles[shown], names[shown], loc="outside lower center", ncols=4)
+        figure.savefig(path)
+
+
+def _plain(text: str) -> str:
+    """Without what matplotlib would take for mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _name(row: GroupRow) -> str:
+    name = row.name if len(row.name) <= LONGEST_NAME else f"…{row.name[1 - LONGEST_NAME :]}"
+    return _plain(name)
+
+
+def _curves(axes: Any, rows: list[GroupRow], axis: str, target: float | None) -> None:
+    for row in rows:
+        curve = row.curves[axis]
+        look = {"color": row.colour, "linestyle": LINES[row.dash], "linewidth": 1.8}
+        axes.plot(curve.x, curve.y, label=_name(row), **look)
+        if curve.low and curve.low[0] is not None:
+            axes.fill_between(curve.x, curve.low, curve.high, color=row.colour, alpha=0.14, lw=0)
+    if target is not None:
+        axes.axhline(target, color="#999999", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
+    over = "wall-clock" if axis == "time" else "environment steps"
+    label = "seconds since the first step" if axis == "time" else "environment steps"
+    axes.set(title=f"Return over {over}", xlabel=label, ylabel="mean return, last 100 episodes")
+    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.set_xlim(left=0)
+    axes.grid()
+
+
+def _short(value: float) -> str:
+    """1.5M, 200k, 30"""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def _throughput(axes: Any, rows: list[GroupRow]) -> None:
+    places = range(len(rows))
+    axes.barh(places, [row.fps.value for row in rows], 0.7, color=[row.colour for row in rows])
+    _whiskers(axes, [row.fps for row in rows])
+    top = max((row.fps.high or row.fps.value or 0.0 for row in rows), default=0.0)
+    for place, row in enumerate(rows):
+        end = row.fps.high or row.fps.value or 0.0
+        axes.text(end + 0.015 * top, place, number(row.fps.value), va="center", fontsize=9)
+    axes.set(title="Throughput", xlabel="steps per second", xlim=(0, 1.16 * top or 1.0))
+    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    _named(axes, rows)
+
+
+def _whiskers(axes: Any, estimates: list[Estimate]) -> None:
+    for place, each in enumerate(estimates):
+        if each.low is not None:
+            axes.plot([each.low, each.high], [place, place], color="#333333", linewidth=1.4)
+
+
+def _phases(axes: Any, rows: list[GroupRow]) -> None:
+    left = [0.0] * len(rows)
+    for phase in PHASES:
+        widths = [100 * row.phases.get(phase, 0.0) for row in rows]
+        if max(widths, default=0.0) < 0.5:
+            continue
+        look = {"color": PHASE_COLOURS[phase], "label": PHASE_NAMES[phase]}
+        axes.barh(range(len(rows)), widths, 0.7, left, **look)
+        for place, width in enumerate(widths):
+            if width >= 7:
+                middle = left[place] + width / 2
+                axes.text(middle, place, f"{width:.0f} %", ha="center", va="center", fontsize=8.5)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.set(title="Where the time goes", xlabel="share of wall-clock, %", xlim=(0, 100))
+    _named(axes, rows)
+    if rows:
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, columnspacing=1.0)
+        axes.set_title("Where the time goes", pad=26)
+
+
+def _named(axes: Any, rows: list[GroupRow]) -> None:
+    axes.set_yticks(range(len(rows)), [_name(row) for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(axis="x")

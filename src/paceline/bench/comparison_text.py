@@ -1,0 +1,214 @@
+"""What a comparison says in words and numbers: sentences, the table, rows of CSV."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from .comparison import GroupRow, Pair, Point, best_of
+from .history import History
+from .statistics import RESAMPLES, Estimate, fewest_runs
+
+STATISTICS = (
+    "Score: mean return of the last 100 episodes of training, at the end of the budget (or at "
+    "--at). Evaluation: mean return of the policy at the end, greedily, on fixed seeds.",
+    "Numbers of a group: interquartile mean over its runs (a quarter is left out on each side). "
+    f"Intervals: 95 %, percentiles of {RESAMPLES:,} stratified bootstrap samples; fewer than 3 "
+    "runs have none, and those of few runs are rather too narrow.",
+    "Differences: the median of all differences between a run of one group and a run of the other "
+    "(Hodges and Lehmann), with the exact 95 % interval of Mann and Whitney; of Wilcoxon, over "
+    "pairs of runs with the same seed, where both groups have the same 6 seeds or more.",
+    "A difference is called clear if two tests agree that chance would bring it in less than 5 % "
+    "of such comparisons: the exact one of the ranks, and Welch's of the means (of pairs: "
+    "Student's), this one adjusted for the number of pairs of groups (Holm).",
+    "P(better): the chance that a run of the better group beats one of the other.",
+)
+
+
+def verdict(rows: list[GroupRow], pairs: list[Pair], point: Point, target: Any) -> list[str]:
+    """What a reader should take away."""
+    best = best_of(rows)
+    if best is None:
+        return ["No episode has ended in any counted run: there is no score to compare."]
+    said = [
+        f"{rows[best].name} scored {'best: ' if len(rows) > 1 else ''}"
+        f"{interval(rows[best].score)} after {point.text}."
+    ]
+    said += _against(rows, [pair for pair in pairs if best in (pair.a, pair.b)], best)
+    said += _soonest(rows, target)
+    return said + _fastest(rows)
+
+
+def _against(rows: list[GroupRow], pairs: list[Pair], best: int) -> list[str]:
+    """The best group against every other."""
+    other = {id(pair): rows[pair.a if pair.b == best else pair.b].name for pair in pairs}
+    if len(pairs) == 1:
+        return [says(rows, pairs[0])]
+    clear = [other[id(pair)] for pair in pairs if pair.clear]
+    open_ = [other[id(pair)] for pair in pairs if not pair.clear and pair.low is not None]
+    few = [other[id(pair)] for pair in pairs if pair.low is None]
+    said = []
+    if clear:
+        said.append(f"It is clearly better than {_listed(clear)}.")
+    if open_:
+        said.append(f"What separates it from {_listed(open_)} may be chance.")
+    if few:
+        said.append(
+            f"Against {_listed(few)} there are too few runs to tell: {fewest_runs()} of each could."
+        )
+    return said
+
+
+def says(rows: list[GroupRow], pair: Pair) -> str:
+    """One pair, in a sentence."""
+    better, worse = rows[pair.b].name, rows[pair.a].name
+    by = f"{number(pair.difference)} (95 % interval {number(pair.low)} to {number(pair.high)})"
+    if pair.low is None:
+        counts = f"{rows[pair.a].count} and {rows[pair.b].count}"
+        return (
+            f"{better} is ahead of {worse} by {number(pair.difference)}, but {counts} runs are too "
+            f"few to tell that from chance: {fewest_runs()} of each could."
+        )
+    if pair.clear:
+        return f"{better} is better than {worse} by {by}."
+    if pair.p < 0.05:
+        return (
+            f"{better} is ahead of {worse} by {by}, which among so many comparisons may be chance."
+        )
+    return f"{better} and {worse} can't be told apart: a difference of {by} may be chance."
+
+
+def _soonest(rows: list[GroupRow], target: Any) -> list[str]:
+    timed = [row for row in rows if row.time_to.value is not None]
+    if not timed or target is None or len(rows) < 2:
+        return []
+    first = min(timed, key=lambda row: row.time_to.value or 0.0)
+    return [
+        f"{first.name} was the first to a return of {number(target)}: in "
+        f"{interval(first.time_to, ' s')}, {interval(first.steps_to, ' steps')}."
+    ]
+
+
+def _fastest(rows: list[GroupRow]) -> list[str]:
+    known = sorted((row for row in rows if row.fps.value), key=lambda row: row.fps.value or 0.0)
+    if len(known) < 2:
+        return []
+    slow, fast = known[0], known[-1]
+    ratio = (fast.fps.value or 0.0) / (slow.fps.value or 1.0)
+    return [
+        f"{fast.name} made the most steps, {number(fast.fps.value)} a second: {ratio:.2f} times "
+        f"those of {slow.name}."
+    ]
+
+
+def notes(runs: list[History], rows: list[GroupRow], point: Point) -> list[str]:
+    """What a reader has to know before believing any of it."""
+    said = [_unfinished(run, point) for run in runs if not point.counts(run)]
+    said += [f"{run.path}: {run.lost} lines of metrics can't be read" for run in runs if run.lost]
+    for what, find in (("CPU", "cpu"), ("number of CPUs", "cpus")):
+        found = {str(run.facts.get(find)) for run in runs}
+        if len(found) > 1:
+            said.append(
+                f"The runs were not made on the same machine ({what}: {', '.join(sorted(found))}): "
+                "their speeds, and what they reached in a given time, say little about each other."
+            )
+            break
+    scored = [row for row in rows if row.count]
+    if len(scored) > 1 and len({tuple(sorted(row.scores)) for row in scored}) > 1:
+        said.append("The groups do not have the same seeds.")
+    if len(scored) > 1 and min(row.count for row in scored) < fewest_runs():
+        said.append(
+            f"Groups of fewer than {fewest_runs()} runs can't be told apart with any certainty."
+        )
+    return said
+
+
+def _unfinished(run: History, point: Point) -> str:
+    came = f"{number(run.last(point.axis))} {'s' if point.axis == 'time' else 'steps'}"
+    ended = "is still going, after" if run.state == "still going" else "was cut short after"
+    if run.state == "done":
+        ended = "ended after"
+    return f"{run.path} {ended} {came} of {point.text}, and is not counted."
+
+
+def table(rows: list[GroupRow], target: float | None) -> str:
+    """One line for each group, best first."""
+    head = ["", "runs", "score", "evaluation", "steps/s"]
+    head += [f"s to {number(target)}", "reached"] if target is not None else []
+    head += ["memory", "CPU", "start-up"]
+    lines = [head]
+    for row in ranked(rows):
+        line = [row.name, str(row.count), interval(row.score), interval(row.evaluation)]
+        line.append(interval(row.fps))
+        if target is not None:
+            line += [interval(row.time_to), f"{row.reached} of {row.count}"]
+        line += [_unit(row.memory_mb, " MB"), _unit(row.cpu_percent, " %")]
+        lines.append([*line, _unit(row.startup, " s")])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if k == 0 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def ranked(rows: list[GroupRow]) -> list[GroupRow]:
+    """Best first; those without a score last."""
+    return sorted(
+        rows, key=lambda row: (row.score.value is None, -(row.score.value or 0.0), row.name)
+    )
+
+
+def shown_pairs(rows: list[GroupRow], pairs: list[Pair], most: int = 6) -> list[Pair]:
+    """All of them, or where they are many those with the best group."""
+    best = best_of(rows)
+    few = len(pairs) <= most
+    return pairs if few else [pair for pair in pairs if best in (pair.a, pair.b)]
+
+
+def group_values(row: GroupRow) -> dict[str, Any]:
+    """A row of comparison.csv."""
+    out: dict[str, Any] = {}
+    for name, value in vars(row).items():
+        if isinstance(value, Estimate):
+            out |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        elif name == "phases":
+            out |= {f"share_{phase}": share for phase, share in value.items()}
+        elif name not in ("curves", "runs", "scores", "colour", "dash"):
+            out[name] = value
+    return out
+
+
+def run_values(rows: list[GroupRow]) -> list[dict[str, Any]]:
+    """Rows of comparison_runs.csv."""
+    return [asdict(run) for row in rows for run in row.runs]
+
+
+def number(value: float | None) -> str:
+    """With as many digits as say something."""
+    if value is None:
+        return "–"
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}".removesuffix(".0") if size >= 10 else f"{value:.3g}"
+
+
+def _unit(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{number(value)}{unit}"
+
+
+def interval(estimate: Estimate, unit: str = "") -> str:
+    """495.2 (480.1 to 499.0)"""
+    if estimate.value is None:
+        return "–"
+    said = f"{number(estimate.value)}{unit}"
+    if estimate.low is None:
+        return said
+    return f"{said} ({number(estimate.low)} to {number(estimate.high)})"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,214 @@
+"""Statistics of few runs: interquartile mean, stratified bootstrap, exact ranks. Pure numpy.
+
+N = runs, M = tasks (strata). Agarwal et al. 2021 for the aggregates; the intervals and tests of a
+difference are those of Mann and Whitney, and Wilcoxon, which hold for five runs as for fifty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+LEVEL = 0.95
+RESAMPLES = 2000
+ENOUGH_PAIRS = 6
+"""Pairs from which a paired test can find anything at all: 2 / 2**5 is more than 5 %."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval, where that is known."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def iqm(scores: Any, axis: int | None = None) -> Any:
+    """Mean of the middle half: a quarter of the scores, rounded down, is left out on each side."""
+    scores = np.sort(np.asarray(scores, float), axis=axis if axis is not None else None)
+    axis = 0 if axis is None else axis
+    cut = scores.shape[axis] // 4
+    middle = np.take(scores, range(cut, scores.shape[axis] - cut), axis)
+    return middle.mean(axis)
+
+
+def bootstrap(
+    scores: Any,
+    statistic: Callable[[Array], Array] = lambda draws: iqm(draws.reshape(len(draws), -1), 1),
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """95 % interval of a statistic of scores [N] or [N, M]: runs are drawn anew within each task.
+
+    `statistic` takes [resamples, N, M] at once. The draws are always the same.
+    """
+    scores = np.asarray(scores, float)
+    scores = scores.reshape(len(scores), -1)
+    random = np.random.default_rng(0)
+    draws = random.integers(len(scores), size=(resamples, *scores.shape))
+    return _ends(statistic(np.take_along_axis(scores[None], draws, 1)))
+
+
+def _ends(values: Array) -> tuple[float, float]:
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def aggregate(scores: Any) -> Estimate:
+    """Interquartile mean with its bootstrap interval; none of fewer than three runs."""
+    scores = [score for score in scores if score is not None and math.isfinite(score)]
+    if not scores:
+        return Estimate(None)
+    value = float(iqm(scores))
+    return Estimate(value, *bootstrap(scores)) if len(scores) >= 3 else Estimate(value)
+
+
+def improvement(better: Any, than: Any) -> float:
+    """Probability that a run of the first is better than one of the second; a tie counts half."""
+    difference = np.subtract.outer(np.asarray(better, float), np.asarray(than, float))
+    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+
+
+def improvement_interval(better: Any, than: Any, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """95 % bootstrap interval of the probability of improvement."""
+    better, than = np.asarray(better, float), np.asarray(than, float)
+    random = np.random.default_rng(0)
+    wins = np.sign(np.subtract.outer(better, than)) / 2 + 0.5
+    rows = random.integers(len(better), size=(resamples, len(better)))
+    columns = random.integers(len(than), size=(resamples, len(than)))
+    found = [wins[np.ix_(i, j)].mean() for i, j in zip(rows, columns, strict=True)]
+    return _ends(np.array(found))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much the second of two groups is above the first, and whether that may be chance."""
+
+    value: float
+    """median of all differences between two runs (Hodges and Lehmann)"""
+    low: float | None
+    """None where there are too few runs to bound it"""
+    high: float | None
+    p_ranks: float
+    """chance of an order like that of the runs, if nothing differs: exact, but never very small"""
+    p_means: float
+    """chance of means so far apart, by Student's t (Welch's, if the runs are not paired)"""
+    paired: bool
+
+
+def difference(first: dict[int, list[float]], second: dict[int, list[float]]) -> Difference:
+    """Of two groups of runs, by seed. Paired where all seeds are shared, and there are enough."""
+    paired = (
+        first.keys() == second.keys()
+        and len(first) >= ENOUGH_PAIRS
+        and all(len(runs) == 1 for group in (first, second) for runs in group.values())
+    )
+    if paired:
+        return _paired(np.array([second[seed][0] - first[seed][0] for seed in sorted(first)]))
+    x, y = (np.array([score for runs in g.values() for score in runs]) for g in (first, second))
+    if min(len(x), len(y)) < 2:
+        return Difference(float(y.mean() - x.mean()), None, None, 1.0, 1.0, False)
+    return _unpaired(x, y)
+
+
+def _unpaired(x: Array, y: Array) -> Difference:
+    """Mann and Whitney: all differences, and how many of them are positive."""
+    apart = np.sort(np.subtract.outer(y, x), axis=None)
+    positive = float((apart > 0).sum() + (apart == 0).sum() / 2)
+    parts = x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)
+    squares = sum(part**2 / (len(of) - 1) for part, of in zip(parts, (x, y), strict=True))
+    free = sum(parts) ** 2 / squares if squares else math.inf
+    p_means = student(y.mean() - x.mean(), math.sqrt(sum(parts)), free)
+    return _judged(apart, positive, mann_whitney_null(len(x), len(y)), p_means, False)
+
+
+def _paired(apart: Array) -> Difference:
+    """Wilcoxon: means of any two differences, and how many of them are positive."""
+    rows, columns = np.triu_indices(len(apart))
+    means = np.sort((apart[rows] + apart[columns]) / 2)
+    positive = float((means > 0).sum() + (means == 0).sum() / 2)
+    error = float(apart.std(ddof=1)) / math.sqrt(len(apart))
+    p_means = student(float(apart.mean()), error, len(apart) - 1)
+    return _judged(means, positive, wilcoxon_null(len(apart)), p_means, True)
+
+
+def student(apart: float, error: float, free: float) -> float:
+    """Chance of a mean at least so far from 0, given its standard error: two-sided.
+
+    With x = √free · tan θ Student's density becomes cos θ to the power free − 1.
+    """
+    if not error or not math.isfinite(free):
+        return 1.0 if not apart else 0.0
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    begin, end = math.atan(abs(apart) / error / math.sqrt(free)), math.pi / 2
+    angles = begin + (nodes + 1) * (end - begin) / 2
+    tail = float((weights * np.cos(angles) ** (free - 1)).sum()) * (end - begin) / 2
+    scale = math.lgamma((free + 1) / 2) - math.lgamma(free / 2) - math.log(math.pi) / 2
+    return min(1.0, 2 * tail * math.exp(scale))
+
+
+def _judged(
+    ordered: Array, positive: float, null: Array, p_means: float, paired: bool
+) -> Difference:
+    """`null` is the chance of each count of positive ones among `ordered` if nothing differs.
+
+    With ties the count varies less than that, and so the test errs to the side of caution.
+    """
+    few = math.ceil(min(positive, len(ordered) - positive))
+    chance = np.cumsum(null)
+    p = min(1.0, 2 * float(chance[few]))
+    outside = int(
+        np.searchsorted(chance, (1 - LEVEL) / 2, side="right")
+    )  # differences to leave out
+    bounded = 0 < outside <= len(ordered) // 2
+    low = float(ordered[outside - 1]) if bounded else None
+    high = float(ordered[-outside]) if bounded else None
+    return Difference(float(np.median(ordered)), low, high, p, p_means, paired)
+
+
+@cache
+def mann_whitney_null(n: int, m: int) -> Array:
+    """Chance of each number of pairs (0 … n·m) in which y is above x, if both are alike.
+
+    The coefficients of ∏ (1 − q^(m+i)) / (1 − q^i), i = 1 … n, normed to 1.
+    """
+    size = n * m + 1
+    counts = np.zeros(size)
+    counts[0] = 1.0
+    for i in range(1, n + 1):
+        times = counts.copy()
+        times[m + i :] -= counts[: max(0, size - m - i)]
+        for k in range(i):  # divided by 1 − q^i
+            times[k::i] = np.cumsum(times[k::i])
+        counts = times / times.sum()
+    return np.maximum(counts, 0.0) / counts.sum()
+
+
+@cache
+def wilcoxon_null(n: int) -> Array:
+    """Chance of each number of positive means of two differences (0 … n(n+1)/2), by signs."""
+    chance = np.ones(1)
+    for rank in range(1, n + 1):
+        chance = np.concatenate([chance, np.zeros(rank)]) + np.concatenate([np.zeros(rank), chance])
+    return chance / chance.sum()
+
+
+def holm(chances: list[float]) -> list[float]:
+    """Chances of being wrong adjusted for how many questions were asked (Holm 1979)."""
+    adjusted, worst = list(chances), 0.0
+    for place, k in enumerate(np.argsort(chances, kind="stable")):
+        worst = max(worst, min(1.0, (len(chances) - place) * chances[k]))
+        adjusted[k] = worst
+    return adjusted
+
+
+def fewest_runs() -> int:
+    """Runs of each of two groups from which any difference can be shown."""
+    return next(n for n in range(2, 100) if mann_whitney_null(n, n)[0] <= (1 - LEVEL) / 2)

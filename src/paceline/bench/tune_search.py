@@ -1,0 +1,255 @@
+"""The search of `paceline tune`: what is measured, in what order, and for how long."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from ..build import network_for
+from ..choices import choose
+from ..machine import available_cpus
+from .bursts import Burst, burst, fitted, phases_of, stepped_alone
+from .launch import RunFailed
+from .model import Constants, Shape, fps
+from .tune_plan import Plan
+from .tune_space import candidates, shortlist, simplest
+from .tune_text import Row, described
+
+SHORT = 90
+"""Parts of the budget that one burst of the first round takes; one of the later ones takes two."""
+LEAST, MOST = 0.4, 5.0
+"""Seconds of a burst."""
+FINALISTS = 3
+ROUNDS = 3
+MOST_ROUNDS = 5
+MOST_LISTED = 12
+BEHIND = 0.85
+"""Share of the best rate below which a shape is out after one burst."""
+GROWN = 4
+"""Times as many environments, or as few: tells the cost of a call from that of its rows."""
+
+
+class Search:
+    """Bursts so far, and the time that is left for more."""
+
+    def __init__(self, plan: Plan, scratch: Path) -> None:
+        self._plan, self._scratch = plan, scratch
+        network = network_for(plan.base, plan.world.obs_spec, plan.world.act_spec)
+        choices = choose(plan.base, network)
+        self.compiled = choices.compiled
+        """as the training itself would be"""
+        self.base = replace(plan.shape, threads=choices.threads)
+        self.bursts: dict[Shape, list[Burst]] = {}
+        self.failed: dict[Shape, str] = {}
+        self.rounds = 0
+        """in which the finalists took turns"""
+        self._finals: list[dict[Shape, float]] = []
+        self._began = time.monotonic()
+        self._seconds = min(MOST, max(LEAST, plan.budget / SHORT))
+        self._here = available_cpus()
+        steady = min(1.0, self._seconds)
+        self._stepping = stepped_alone(plan.world, plan.base, min(plan.shape.envs, 16), steady)
+
+    @property
+    def _left(self) -> float:
+        return self._plan.budget - (time.monotonic() - self._began)
+
+    def _cost(self, shape: Shape, seconds: float) -> float:
+        """Seconds from the start to the end of such a burst, by those before it."""
+        alike = [b.wall for s in self.bursts for b in self.bursts[s] if s.kind == shape.kind]
+        known = alike or [b.wall for found in self.bursts.values() for b in found]
+        return (statistics.median(known) if known else 4.0) + seconds - self._seconds
+
+    def _burst(self, shape: Shape, seconds: float) -> Burst | None:
+        """One more of this shape; None if it fails, which is noted."""
+        if shape in self.failed:
+            return None
+        options = self._plan.options(shape, self.compiled, seconds)
+        if not self._plan.allowed.threaded:
+            options.pop("threads", None)
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+            try:
+                found = burst(options, shape, Path(folder))
+            except RunFailed as error:
+                self.failed[shape] = str(error).splitlines()[-1]
+                if not self.bursts:
+                    raise  # the simplest of all fails: there is nothing to search
+                print(f"{described(shape):<44} failed: {self.failed[shape]}", flush=True)
+                return None
+        self.bursts.setdefault(shape, []).append(found)
+        left = max(0, round(self._left))
+        clock = f"{left // 60}:{left % 60:02d} left" if left else "nearly done"
+        print(f"{described(shape):<44} {found.fps:>10,.0f} steps/s  {clock}", flush=True)
+        return found
+
+    # What the model needs to know.
+
+    def constants(self, rounds: int = 1) -> Constants:
+        """Constants of this machine, from one burst or more of each shape that tells some."""
+        one = self._alone()
+        wanted = [one, _other(one), *self._beside(one)]
+        found: dict[Shape, list[Burst]] = {shape: [] for shape in wanted}
+        for number in range(rounds):
+            for place, shape in enumerate(wanted):
+                optional = place > 1 or number
+                if optional and self._left < self._cost(shape, self._seconds):
+                    continue
+                if measured := self._burst(shape, self._seconds):
+                    found[shape].append(measured)
+        middle = {shape: _middle(bursts) for shape, bursts in found.items() if bursts}
+        rest = {shape: burst for shape, burst in middle.items() if shape not in wanted[:2]}
+        known = fitted(
+            self._stepping,
+            middle[one],
+            middle.get(wanted[1], middle[one]),
+            self._plan.base.epochs,
+            self._here,
+            **{_told_by(shape): burst for shape, burst in rest.items()},
+        )
+        self.bursts.pop(wanted[1], None)  # which is no candidate
+        return known
+
+    def _alone(self) -> Shape:
+        """The training as it is, on one learner that samples itself."""
+        base = self.base
+        workers = 1 if base.way == "apart" else 0
+        envs = base.ranks * base.envs
+        return replace(base, envs=envs, workers=workers, ranks=1, threads=1, pinned=False)
+
+    def _beside(self, one: Shape) -> list[Shape]:
+        """The same with as many workers, ranks and threads as there are CPUs, if that divides."""
+        cpus, found = self._here, []
+        if cpus > 1 and one.way == "apart":
+            found.append(replace(one, workers=cpus))
+        elif cpus > 1:
+            counts = range(cpus, 1, -1)
+            workers = next((n for n in counts if one.envs % n == 0), 0)
+            ranks = next((n for n in counts if one.envs % n == 0 and one.batch % n == 0), 0)
+            found += [replace(one, workers=workers)] if workers else []
+            found += [replace(one, envs=one.envs // ranks, ranks=ranks)] if ranks else []
+        if self._plan.allowed.threaded and cpus > 1:
+            found.append(replace(one, threads=cpus))
+        return found
+
+    # What is tried.
+
+    def narrow(self, known: Constants) -> None:
+        """From all shapes to a few, by short bursts; then the few in turn, several times."""
+        plan = self._plan
+        shapes = candidates(self.base, plan.allowed, self._here)
+        listed = shortlist(self.base, shapes, known, self._here, self._affordable())
+        for shape in listed[1:]:
+            if shape not in self.bursts and self._left > self._finals_cost(listed):
+                self._burst(shape, self._seconds)
+        half = self._best(listed, known, max(FINALISTS + 1, -(-len(listed) // 2)))
+        for shape in reversed(half):  # a burst that was disturbed has another chance
+            if self._left > self._finals_cost(half):
+                self._burst(shape, self._seconds)
+        self._take_turns(self._with_base(self._worth_it(half, known)))
+
+    def _affordable(self) -> int:
+        """Shapes that there is time to try, before the finals."""
+        each = self._cost(self.base, self._seconds)
+        finals = FINALISTS * ROUNDS * (each + self._seconds)
+        return max(2, min(MOST_LISTED, int((self._left - finals) / (1.5 * each)) + 1))
+
+    def _finals_cost(self, shapes: list[Shape]) -> float:
+        costs = sorted(self._cost(shape, 2 * self._seconds) for shape in shapes)[:FINALISTS]
+        return ROUNDS * sum(costs)
+
+    def _rate(self, shape: Shape, known: Constants) -> float:
+        """The best that was measured, since what disturbs a burst only slows it; or else what the
+        model expects."""
+        if shape in self.bursts:
+            return max(burst.fps for burst in self.bursts[shape])
+        ratio = fps(shape, known, self._here) / fps(self._alone(), known, self._here)
+        return ratio * self._rate(self._alone(), known)
+
+    def _best(self, shapes: list[Shape], known: Constants, number: int) -> list[Shape]:
+        alive = (shape for shape in shapes if shape not in self.failed)
+        return sorted(alive, key=lambda shape: -self._rate(shape, known))[:number]
+
+    def _worth_it(self, shapes: list[Shape], known: Constants) -> list[Shape]:
+        """Without those far behind; and the best of several processes also bound to CPUs."""
+        permitted = [shape for shape in shapes if self._plan.allowed.permits(shape)]
+        ranked = self._best(permitted or shapes, known, FINALISTS)
+        best = self._rate(ranked[0], known)
+        kept = [shape for shape in ranked if self._rate(shape, known) >= BEHIND * best]
+        pinned = replace(kept[0], pinned=True)
+        if kept[0].processes > 1 and self._left > self._finals_cost(kept) * (1 + 1 / len(kept)):
+            kept.append(pinned)
+        return kept
+
+    def _with_base(self, shapes: list[Shape]) -> list[Shape]:
+        return list(dict.fromkeys([self.base, *shapes]))
+
+    def _take_turns(self, finalists: list[Shape]) -> None:
+        """Rounds in which every finalist has one burst; every second one backwards."""
+        while self.rounds < MOST_ROUNDS:
+            cost = sum(self._cost(shape, 2 * self._seconds) for shape in finalists)
+            if self.rounds and self._left < cost:
+                break
+            if self.rounds >= ROUNDS and self._left < 2 * cost:
+                break
+            order = finalists[::-1] if self.rounds % 2 else finalists
+            made = {shape: self._burst(shape, 2 * self._seconds) for shape in order}
+            finalists = [shape for shape in finalists if made[shape] is not None]
+            self._finals.append({shape: found.fps for shape, found in made.items() if found})
+            self.rounds += 1
+
+    # What came out.
+
+    def _relative(self) -> dict[Shape, list[float]]:
+        """Rates of the finalists over the mean of their round, so that a drift cancels."""
+        shapes = [s for s in self._finals[-1] if all(s in final for final in self._finals)]
+        means = [statistics.geometric_mean([final[s] for s in shapes]) for final in self._finals]
+        return {
+            shape: [final[shape] / mean for final, mean in zip(self._finals, means, strict=True)]
+            for shape in shapes
+        }
+
+    def choice(self) -> Shape:
+        """The fastest, or of those that can't be told from it the simplest."""
+        found = {s: v for s, v in self._relative().items() if self._plan.allowed.permits(s)}
+        if not found:
+            raise RunFailed("no shape that is allowed could be measured; see above", 3)
+        rates = {shape: statistics.median(values) for shape, values in found.items()}
+        best = max(rates, key=lambda shape: rates[shape])
+        near = {s: rate for s, rate in rates.items() if max(found[s]) >= min(found[best])}
+        return simplest(near, self.base)
+
+    def rows(self, known: Constants) -> list[Row]:
+        """One for each shape, measured or failed."""
+        relative = self._relative()
+        rows = []
+        for shape, bursts in self.bursts.items():
+            ratio = self._rate(shape, known) / self._rate(self.base, known)
+            if shape in relative and self.base in relative:
+                pairs = zip(relative[shape], relative[self.base], strict=True)
+                ratio = statistics.median(one / base for one, base in pairs)
+            phases = phases_of(_middle(bursts), known, self._stepping, self._here)
+            rows.append(Row(shape, bursts, ratio, phases))
+        return rows + [Row(shape, [], failed=cause) for shape, cause in self.failed.items()]
+
+
+def _other(one: Shape) -> Shape:
+    """As many minibatches, of a quarter of the environments, or of four times as many."""
+    envs = one.envs // GROWN
+    if one.envs % GROWN or not envs or envs * one.steps % one.minibatches:
+        envs = one.envs * GROWN
+    return replace(one, envs=envs)
+
+
+def _told_by(shape: Shape) -> str:
+    """Which constants a burst in this shape tells."""
+    if shape.threads > 1:
+        return "threads"
+    return "ranks" if shape.learners > 1 else "workers"
+
+
+def _middle(bursts: list[Burst]) -> Burst:
+    """The burst with the middle rate."""
+    return sorted(bursts, key=lambda burst: burst.fps)[len(bursts) // 2]

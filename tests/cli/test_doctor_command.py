@@ -1,0 +1,179 @@
+"""`paceline doctor` as a user calls it: quick, without torch, and right about its surroundings."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from paceline.machine import THREAD_VARIABLES
+
+
+@pytest.fixture
+def doctor(shell):
+    """Findings by their topic, under the variables given; None unsets one."""
+
+    def ask(variables=None, **options):
+        environment = shell.environment()
+        for name in THREAD_VARIABLES:  # which the tests' own process sets
+            environment.pop(name, None)
+        for name, value in (variables or {}).items():
+            environment.pop(name, None)
+            environment |= {} if value is None else {name: value}
+        ended = shell("doctor", "--json", env=environment, **options)
+        assert ended.code == 0, ended
+        assert not ended.err
+        return {finding["topic"]: finding for finding in json.loads(ended.out)["findings"]}
+
+    return ask
+
+
+def test_it_says_what_the_machine_is_and_ends_with_a_summary(shell):
+    ended = shell("doctor")
+    assert ended.code == 0, ended.err
+    assert not ended.err
+    lines = ended.out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["cpu", "system", "versions"]
+    assert "torch" in lines[2]
+    assert lines[-1] == "nothing is wrong" or "note" in lines[-1]
+    assert "\x1b" not in ended.out
+
+
+def test_it_never_imports_torch(shell):
+    program = (
+        "import sys; from paceline.doctor import command; assert command([]) == 0;"
+        "print({'torch', 'numpy', 'gymnasium', 'pydantic', 'rich'} & set(sys.modules))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=shell.folder, capture_output=True, text=True
+    )
+    assert ended.stdout.splitlines()[-1] == "set()", ended
+
+
+def test_json_is_one_object_with_every_finding(shell):
+    content = json.loads(shell("doctor", "--json").out)
+    assert content.keys() == {"machine", "findings", "problems", "notes"}
+    for finding in content["findings"]:
+        assert finding.keys() == {"level", "topic", "text", "fix"}
+        assert finding["level"] in ("ok", "note", "problem")
+        assert "could not be examined" not in finding["text"]
+    levels = [finding["level"] for finding in content["findings"]]
+    assert levels.count("problem") == content["problems"]
+    assert levels.count("note") == content["notes"]
+
+
+def test_thread_variables_are_seen_as_the_user_has_set_them(doctor):
+    """The command has replaced them by then."""
+    assert "OMP_NUM_THREADS=8" in doctor({"OMP_NUM_THREADS": "8"})["threads"]["text"]
+    assert doctor()["threads"]["level"] == "ok"
+
+
+def test_variables_that_bind_threads_are_found(doctor):
+    assert doctor({"GOMP_CPU_AFFINITY": "0-1"})["binding"]["level"] == "problem"
+    assert "binding" not in doctor({"GOMP_CPU_AFFINITY": None, "KMP_AFFINITY": None})
+
+
+def test_a_low_limit_of_open_files_is_found(doctor):
+    def lower():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+
+    found = doctor(preexec_fn=lower)["files"]
+    assert found["level"] == "problem"
+    assert "60 files" in found["text"]
+
+
+def test_a_path_without_a_compiler_is_found(doctor, shell):
+    found = doctor({"PATH": str(shell.folder), "CXX": None})["compiler"]
+    assert found["level"] == "note"
+    assert "no C++ compiler" in found["text"]
+
+
+def test_an_affinity_of_fewer_cpus_is_found(doctor):
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) == 1:
+        pytest.skip("there is only one CPU to be had")
+    found = doctor(preexec_fn=lambda: os.sched_setaffinity(0, cpus[:1]))["cpus"]
+    assert found["level"] == "note"
+    assert found["text"].startswith("1 of ")
+
+
+def test_a_cache_that_cannot_be_written_is_found(doctor, shell):
+    (shell.folder / "file").write_text("")
+    variables = {"XDG_CACHE_HOME": str(shell.folder / "file"), "TORCHINDUCTOR_CACHE_DIR": None}
+    assert doctor(variables)["cache"]["level"] == "note"
+
+
+def test_a_bare_environment_is_no_trouble(shell):
+    ended = shell("doctor", env={})
+    assert ended.code == 0, ended
+    assert "could not be examined" not in ended.out
+    assert not ended.err
+
+
+def test_letters_that_the_output_cannot_show_are_no_trouble(shell):
+    variables = {"PYTHONIOENCODING": "ascii", "XDG_CACHE_HOME": str(shell.folder / "schön\udcff")}
+    ended = shell("doctor", env=shell.environment(**variables))
+    assert ended.code == 0, ended
+    assert "sch\\xf6n" in ended.out
+
+
+def test_a_reader_that_leaves_early_is_no_trouble(shell):
+    process = shell.start("doctor")
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+@pytest.mark.parametrize(("term", "colored"), [("xterm", True), ("dumb", False)])
+def test_a_terminal_gets_colors_and_columns_unless_it_is_dumb(shell, term, colored):
+    reader, writer = pty.openpty()
+    variables = {"TERM": term, "COLUMNS": "60", "OMP_NUM_THREADS": "8"}
+    environment = shell.environment(**variables)
+    environment.pop("NO_COLOR", None)
+    process = shell.start("doctor", stdout=writer, env=environment)
+    os.close(writer)
+    shown = b""
+    try:
+        while part := os.read(reader, 65536):
+            shown += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(reader)
+    assert process.wait(timeout=60) == 0, process.stderr.read()
+    process.stderr.close()
+    assert (b"\x1b[" in shown) == colored
+    bare = re.sub(rb"\x1b\[[\d;]*m", b"", shown)
+    assert (max(map(len, bare.splitlines())) <= 60) == colored  # and columns that fit
+    assert b"OMP_NUM_THREADS=8" in shown
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("--json", "--help")], ids=" ".join)
+def test_help_tells_the_options(shell, arguments):
+    ended = shell("doctor", *arguments)
+    assert ended.code == 0
+    assert ended.out.startswith("paceline doctor")
+    assert "--json" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--jsn",), ("--jsn", "did you mean --json")),
+        (("everything",), ("everything", "no such argument")),
+        (("--json", "--all"), ("--all", "no such option")),
+    ],
+)
+def test_an_unknown_argument_is_refused_by_name(shell, arguments, words):
+    ended = shell("doctor", *arguments)
+    assert ended.code == 2
+    assert not ended.out
+    assert "Traceback" not in ended.err
+    for word in words:
+        assert word in ended.err
