@@ -87,8 +87,9 @@ class Browser:
         return self
 
     def view(self, width, height=900, dark=False, mobile=False):
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
-        self._call("Emulation.setDeviceMetricsOverride", **size)
+        size = {"width": width, "height": height, "screenWidth": width, "screenHeight": height}
+        look = {"deviceScaleFactor": 1, "mobile": mobile}
+        self._call("Emulation.setDeviceMetricsOverride", **size, **look)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", media="", features=[scheme])
 

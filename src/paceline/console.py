@@ -36,6 +36,15 @@ class Console:
         else:
             self._print(text)
 
+    def line(self, text: str) -> bool:
+        """A line that the next one takes the place of; False where there can be none."""
+        if self._live is None:
+            return False
+        from rich.text import Text
+
+        self._live.update(Text(text))
+        return True
+
     def _print(self, text: str) -> None:
         """A reader that has gone away, or a full disk, is no reason to stop training."""
         try:
@@ -69,7 +78,7 @@ class Console:
         score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
         return (
             f"{report.fraction:4.0%}  {report.steps:>10,} steps  {self._fps:>9,.0f} steps/s  "
-            f"return {score:>8}  {_clock(left)} left  {self._phases()}"
+            f"return {score:>8}  {clock(left)} left  {self._phases()}"
         )
 
     def _panel(self, report: Report, left: float) -> Any:
@@ -83,7 +92,7 @@ class Console:
         score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
         numbers.add_row("steps", "steps/s", "return (last 100)", "elapsed", "left", style="dim")
         numbers.add_row(
-            f"{report.steps:,}", f"{self._fps:,.0f}", score, _clock(report.time), _clock(left)
+            f"{report.steps:,}", f"{self._fps:,.0f}", score, clock(report.time), clock(left)
         )
         rows = Table.grid()
         rows.add_row(ProgressBar(total=1.0, completed=report.fraction, width=60))
@@ -127,7 +136,7 @@ def _nowhere() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "–"
     minutes, rest = divmod(round(seconds), 60)

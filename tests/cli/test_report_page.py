@@ -190,6 +190,7 @@ def losing():
     made = sample(3, seconds=40000.0, target={"value": -150, "source": "given"})
     for one in made["groups"]:
         one["score"] = {"value": -180.0, "low": -4000.0, "high": -100.0}
+        one["evaluation"] = {"value": -1800.0, "low": -2150.0, "high": -1490.0}
         for line in one["curves"].values():
             for name in ("y", "low", "high"):
                 line[name] = [None if value is None else value - 1200 for value in line[name]]
@@ -229,7 +230,8 @@ WRONG = """(() => {
     });
     if (/NaN|Infinity|undefined|null/.test(chart.outerHTML)) wrong.push("not a number");
   }
-  if (document.documentElement.scrollWidth > innerWidth) wrong.push("the page is too wide");
+  const wide = document.documentElement.scrollWidth;
+  if (wide > screen.width) wrong.push(`the page is ${wide} wide`); // innerWidth would grow with it
   return wrong;
 })()"""
 PALE = """(() => {
@@ -539,3 +541,22 @@ NUMBERS = {
 def test_numbers_are_written_as_a_reader_wants_them(opened):
     browser = opened(sample(1))
     assert {one: browser.js(one) for one in NUMBERS} == NUMBERS
+
+
+TOUCHING = """(() => {
+  const wrong = [];
+  for (const low of [-12345, 0, 0.001, 1e6])
+    for (const span of [0.02, 7, 1234, 5e6])
+      for (const room of [120, 260, 500]) {
+        const { at, texts } = axis([low, low + span], room);
+        const gaps = at.slice(1).map((one, place) => ((one - at[place]) / span) * room
+          - (measure(texts[place]) + measure(texts[place + 1])) / 2);
+        if (!at.length || Math.min(...gaps) < 4 || new Set(texts).size < texts.length)
+          wrong.push([low, span, room, texts]);
+      }
+  return wrong;
+})()"""
+
+
+def test_ticks_never_touch_and_never_say_the_same(opened):
+    assert opened(sample(1)).js(TOUCHING) == []

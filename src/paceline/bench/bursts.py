@@ -1,9 +1,11 @@
-"""Bursts: short real trainings, and what they say about the constants of the model."""
+"""Bursts: short real trainings, one after another within a budget of time."""
 
 from __future__ import annotations
 
+import statistics
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,22 +15,18 @@ import numpy as np
 from ..config import Config
 from ..envs.maker import World
 from ..rollout import Array, Rollout
-from .launch import train
+from .launch import RunFailed, train
 from .measure import Lines, measured, read_lines
-from .model import (
-    WORST,
-    Constants,
-    Phases,
-    Shape,
-    agreeing,
-    crowding,
-    learning,
-    predicted,
-    sampling,
-)
+from .model import Shape
 
 WARMUP = 0.15
 """Share of a burst's time that is not counted."""
+SHORT = 90
+"""Parts of the budget that a short burst takes."""
+LEAST, MOST = 0.4, 5.0
+"""Seconds of a short burst."""
+STARTING = 4.0
+"""Seconds that a burst is taken to need around it, before one is known."""
 LONGEST_ROLLOUT = 32
 """Steps after which actions are drawn anew, when environments are stepped alone."""
 
@@ -62,15 +60,23 @@ class Burst:
     episodes: float = 0.0
     """of an iteration"""
     memory_mb: float = 0.0
-    wall: float = 0.0
-    """seconds from its start to its end"""
+    around: float = 0.0
+    """seconds that it took beyond those of its budget: to start, to compile, to end"""
+    compiled: bool = False
+
+    def had_it(self, t_learn: float, t_sync: float) -> Burst:
+        """The same burst, had its learning taken so long."""
+        t_iter = self.t_iter - self.t_learn - self.t_sync + t_learn + t_sync
+        rate = self.fps * self.t_iter / t_iter
+        return replace(self, t_learn=t_learn, t_sync=t_sync, t_iter=t_iter, fps=rate)
 
 
 def burst(options: Mapping[str, str], shape: Shape, scratch: Path) -> Burst:
     """Train with these options, to the end of their budget."""
     began = time.monotonic()
     (folder,) = train(options, 1, scratch)
-    return replace(found_in(read_lines(folder), shape), wall=time.monotonic() - began)
+    took, compiled = time.monotonic() - began, options["compile"] == "on"
+    return replace(found_in(read_lines(folder), shape), around=took, compiled=compiled)
 
 
 def found_in(lines: Lines, shape: Shape) -> Burst:
@@ -138,106 +144,66 @@ def _random_actions(draw: np.random.Generator, world: World, obs: Array) -> Arra
     return chosen if act.kind == "multi" else chosen[:, 0]
 
 
-def fitted(
-    stepping: Stepping,
-    base: Burst,
-    other: Burst,
-    epochs: int,
-    cpus: int,
-    workers: Burst | None = None,
-    ranks: Burst | None = None,
-    threads: Burst | None = None,
-) -> Constants:
-    """The constants with which the model says what these bursts measured.
+class Runs:
+    """Bursts so far, those that failed, and the time that is left for more.
 
-    `base` and `other` are of one learner and no workers, with different numbers of environments
-    and different minibatches; the rest differ from them in what they are named after.
+    `options` are those of a burst in a shape, compiled or not, of so many seconds.
     """
-    one, two = base.shape, other.shape
-    call, each = _line(
-        (one.envs, base.t_rollout / one.steps), (two.envs, other.t_rollout / two.steps)
-    )
-    step, row = _line(
-        (one.batch, base.t_learn / (epochs * one.minibatches)),
-        (two.batch, other.t_learn / (epochs * two.minibatches)),
-    )
-    env = min(each, stepping.of(base.steps, base.episodes) / one.rows)
-    known = Constants(
-        env=env,
-        call=call,
-        act=each - env,
-        step=step,
-        row=row,
-        other=base.t_other,
-        valid=min(1.0, base.steps / one.rows),
-        epochs=epochs,
-    )
-    if threads is not None:
-        known = replace(known, threaded=_threaded(threads, known))
-    if ranks is not None:
-        known = _with_ranks(known, ranks, cpus)
-    return known if workers is None else _with_workers(known, workers, cpus)
 
+    def __init__(
+        self,
+        options: Callable[[Shape, bool, float], Mapping[str, str]],
+        budget: float,
+        compiled: bool,
+        scratch: Path,
+    ) -> None:
+        self._options, self._scratch = options, scratch
+        self._until = time.monotonic() + budget
+        self.seconds = min(MOST, max(LEAST, budget / SHORT))
+        """of a short burst; a long one takes twice as many"""
+        self.compiled = compiled
+        """whether the training itself is"""
+        self.bursts: dict[Shape, list[Burst]] = {}
+        self.failed: dict[Shape, str] = {}
 
-def _line(one: tuple[float, float], two: tuple[float, float]) -> tuple[float, float]:
-    """Intercept and slope, neither of them negative, through the first point."""
-    (x, y), (other, height) = one, two
-    steepest = y / x
-    slope = steepest if other == x else min(max(0.0, (height - y) / (other - x)), steepest)
-    return y - slope * x, slope
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._until - time.monotonic()
 
+    def _compiles(self, shape: Shape, trial: bool) -> bool:
+        """Compiling takes most of a burst, and changes the learning alone, which the model knows;
+        but not where learning and sampling overlap."""
+        return self.compiled and not (trial and shape.way == "turns")
 
-def _threaded(burst: Burst, known: Constants) -> float:
-    """Share of the learning that threads divide, by how much faster they made it."""
-    alone = learning(replace(burst.shape, threads=1), known)
-    share = (1.0 - burst.t_learn / alone) / (1.0 - 1.0 / burst.shape.threads)
-    return min(1.0, max(0.0, share))
+    def cost(self, shape: Shape, seconds: float, trial: bool = False) -> float:
+        """Seconds from the start to the end of such a burst, by those before it."""
+        compiled = self._compiles(shape, trial)
+        bursts = [burst for found in self.bursts.values() for burst in found]
+        alike = [burst for burst in bursts if burst.compiled == compiled] or bursts
+        same = [burst for burst in alike if burst.shape.kind == shape.kind] or alike
+        return (statistics.median(burst.around for burst in same) if same else STARTING) + seconds
 
+    def once(self, shape: Shape, seconds: float, trial: bool = False) -> Burst | None:
+        """One more of this shape; None if it fails, which is noted."""
+        if shape in self.failed:
+            return None
+        options = self._options(shape, self._compiles(shape, trial), seconds)
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+            try:
+                found = burst(options, shape, Path(folder))
+            except RunFailed as error:
+                self.failed[shape] = str(error).splitlines()[-1]
+                if not self.bursts:
+                    raise  # the simplest of all fails: there is nothing to search
+                print(f"{shape!s:<44} failed: {self.failed[shape]}", flush=True)
+                return None
+        found = replace(found, around=max(0.0, found.around - seconds))
+        self.bursts.setdefault(shape, []).append(found)
+        eager = ", eager" if self.compiled and not found.compiled else ""
+        print(f"{f'{shape}{eager}':<44} {found.fps:>10,.0f} steps/s  {self._clock()}", flush=True)
+        return found
 
-def _with_ranks(known: Constants, burst: Burst, cpus: int) -> Constants:
-    """How much slower processes are beside each other, and what it costs them to agree."""
-    shape = burst.shape
-    known = replace(known, together=_together(burst, known, cpus))
-    alone = crowding(shape.learners, cpus, known.together) * learning(shape, known)
-    unit = agreeing(shape, replace(known, sync=1.0))
-    return replace(known, sync=max(0.0, burst.t_sync + burst.t_learn - alone) / unit)
-
-
-def _together(burst: Burst, known: Constants, cpus: int) -> float:
-    """`Constants.together`, if nothing else made the rollout longer than that of one process."""
-    busy = min(1.0, (burst.shape.samplers - 1) / max(1, cpus - 1))
-    taken = crowding(burst.shape.samplers, cpus, 1.0) * sum(sampling(burst.shape, known))
-    slower = burst.t_rollout / taken - 1.0
-    return 1.0 + min(WORST - 1.0, max(0.0, slower) / busy) if busy else 1.0
-
-
-def _with_workers(known: Constants, burst: Burst, cpus: int) -> Constants:
-    """What waking them costs: all that they took longer than the model expects without it."""
-    expected = predicted(burst.shape, known, cpus)
-    spent, without = burst.t_rollout, expected.env + expected.inference
-    if burst.shape.way == "stream":
-        spent, without = burst.t_iter, expected.seconds
-    return replace(known, wake=max(0.0, spent - without) / burst.shape.workers)
-
-
-def phases_of(burst: Burst, known: Constants, stepping: Stepping, cpus: int) -> Phases:
-    """Where the time of a measured iteration went: its rollout, split as the model has it."""
-    shape = burst.shape
-    share = 1.0 if shape.way == "apart" else 1.0 / shape.samplers
-    env = share * stepping.of(burst.steps, burst.episodes)
-    inference = sampling(shape, known)[1]
-    slow = 1.0 if shape.way == "stream" else crowding(shape.samplers, cpus, known.together)
-    env, inference, rest = slow * env, slow * inference, 0.0
-    if shape.workers and shape.way != "apart":
-        rest = max(0.0, burst.t_rollout - env - inference)
-    if shape.workers and shape.way == "stream":
-        rest = 0.0  # a learner that waits does so for environments and policies
-    factor = (burst.t_rollout - rest) / ((env + inference) or 1.0)
-    return Phases(
-        env=factor * env,
-        inference=factor * inference,
-        update=burst.t_learn,
-        sync=burst.t_sync,
-        waiting=rest,
-        other=burst.t_other,
-    )
+    def _clock(self) -> str:
+        left = round(self.left)
+        return f"{left // 60}:{left % 60:02d} left" if left > 0 else "nearly done"

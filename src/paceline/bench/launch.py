@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -27,24 +28,33 @@ class RunFailed(PacelineError):
 def train(options: Mapping[str, str], copies: int, scratch: Path) -> list[Path]:
     """Run `copies` of one training at the same time, to the end; their run directories."""
     folders = [scratch / str(number) for number in range(copies)]
+    flags = flags_of(options)
     with ExitStack() as stack:
-        processes = [stack.enter_context(_started(options, folder)) for folder in folders]
+        processes = [
+            stack.enter_context(
+                started(["train", f"--output-dir={folder}", *flags], _errors(folder))
+            )
+            for folder in folders
+        ]
         for process, folder in zip(processes, folders, strict=True):
             if code := process.wait():
-                raise RunFailed(_cause(_errors(folder), code), code if code > 0 else 128 - code)
+                raise RunFailed(cause(_errors(folder), code), code if code > 0 else 128 - code)
     return folders
 
 
+def flags_of(options: Mapping[str, str]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+
+
 @contextmanager
-def _started(options: Mapping[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`paceline train` into `folder`, in a session of its own: Ctrl-C is for us to pass on."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    with _errors(folder).open("wb") as errors:
+def started(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`paceline` with these, in a session of its own: Ctrl-C is for us to pass on."""
+    with log.open("ab") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "paceline", "train", f"--output-dir={folder}", *flags],
+            [sys.executable, "-m", "paceline", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=errors,
+            stderr=said,
             start_new_session=True,
             preexec_fn=end_with_parent if sys.platform == "linux" else None,
         )
@@ -64,7 +74,19 @@ def _errors(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.stderr")
 
 
-def _cause(errors: Path, code: int) -> str:
+def cause(errors: Path, code: int) -> str:
     lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     ended = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
     return "\n".join([f"a training run {ended}; it said last:", *lines[-LAST_LINES:]])
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """What would end this process at once ends its runs first, as Ctrl-C does."""
+    kinds = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(kind, signal.default_int_handler) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

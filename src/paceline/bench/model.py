@@ -70,6 +70,22 @@ class Shape:
             return "ranks" if not self.workers else "ranks × workers"
         return "workers" if self.workers else "serial"
 
+    def __str__(self) -> str:
+        """16 envs × 256 steps, 2 workers."""
+        text = f"{self.envs} envs × {self.steps} steps"
+        if self.ranks > 1:
+            text = f"{self.ranks} ranks × {text}"
+        if self.way == "apart":
+            text += f", {self.workers} learner{'s' if self.workers > 1 else ''}"
+        elif self.workers:
+            plural = "s" if self.workers > 1 else ""
+            text += f", {self.workers} worker{plural}{' each' if self.ranks > 1 else ''}"
+        elif self.ranks == 1:
+            text += ", one process"
+        if self.threads > 1:
+            text += f", {self.threads} threads"
+        return text + (", pinned" if self.pinned else "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:

@@ -120,15 +120,15 @@ def _parser() -> Parser:
     """Takes every option of `train` beside its own; `--ranks` and `--num-workers` as lists."""
     parser = config_parser()
     parser.add_argument("--weak", action="store_true", default=False)
-    parser.add_argument("--repeats", type=_whole, default=3)
-    parser.add_argument("--warmup-iters", type=lambda text: _whole(text, 0), default=5)
-    parser.add_argument("--iters", type=_whole, default=None)
+    parser.add_argument("--repeats", type=whole_from, default=3)
+    parser.add_argument("--warmup-iters", type=lambda text: whole_from(text, 0), default=5)
+    parser.add_argument("--iters", type=whole_from, default=None)
     parser.add_argument("--seconds", type=lambda text: number_from(text, 0.1), default=5.0)
     parser.add_argument("--target-return", type=number_from, default=None)
     return parser
 
 
-def _whole(text: str, least: int = 1) -> int:
+def whole_from(text: str, least: int = 1) -> int:
     if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
         raise ArgumentTypeError(f"{text!r} should be a whole number from {least} on, such as 5")
     return int(text)

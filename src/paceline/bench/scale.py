@@ -7,7 +7,6 @@ import io
 import json
 import math
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 
 from ..files import replace_file
 from ..machine import available_cpus, description
-from .launch import train
+from .launch import ended_by_signals, train
 from .measure import Run, measured, read_lines, side_by_side, time_to_score
 from .plan import Plan, plan_of
 from .scaling_plot import draw
@@ -43,6 +42,7 @@ paceline scale --ranks 1,2 | --num-workers 0,1,2 [--weak] [--OPTION OF TRAIN VAL
 
 `paceline train --help` documents all other options, which are passed on to the runs.
 """
+_ended_by_signals = ended_by_signals
 OURS = ("per_run.csv", "per_run.json", "summary.csv", "summary.json", "summary.txt", "plots.png")
 TRIAL = "3s"
 LATE = 2.0
@@ -61,7 +61,7 @@ def measure(plan: Plan) -> int:
     """Run everything, writing what is known after each run."""
     from ..rundir import locked
 
-    with locked(plan.folder), _ended_by_signals():
+    with locked(plan.folder), ended_by_signals():
         _clear(plan.folder)
         campaign = Campaign(plan)
         for repeat in range(plan.repeats):
@@ -167,18 +167,6 @@ def _scratch(folder: Path) -> Iterator[Path]:
     """For run directories, of which only the metrics are kept."""
     with tempfile.TemporaryDirectory(prefix=".run-", dir=folder) as path:
         yield Path(path)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """What would end this process at once ends its runs first, as Ctrl-C does."""
-    kinds = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(kind, signal.default_int_handler) for kind in kinds]
-    try:
-        yield
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)
 
 
 def _clear(folder: Path) -> None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BadInput
 from ..files import replace_file
 from ..machine import available_cpus, cpu_name
+from .launch import ended_by_signals
 from .model import Constants, Shape, fps, predicted
-from .scale import _ended_by_signals
-from .tune_plan import Plan, constants_text, plan_of, read_constants
+from .tune_constants import constants_text, read_constants
+from .tune_plan import Plan, plan_of
 from .tune_space import candidates, simplest
 from .tune_text import (
     batch_sentence,
     bound_sentence,
     config_text,
-    described,
     horizon_sentence,
     spread,
     table,
@@ -54,13 +54,13 @@ def command(arguments: list[str]) -> int:
         return 0
     plan = plan_of(arguments)
     if plan.constants is not None:
-        known, facts = read_constants(plan.constants, plan)
+        known, facts = read_constants(plan.constants, plan.base)
         _propose(plan, known, facts, arguments)
         return 0
     from .tune_search import Search  # which imports torch
 
     with (
-        _ended_by_signals(),
+        ended_by_signals(),
         tempfile.TemporaryDirectory(prefix="paceline-tune-") as scratch,
     ):
         search = Search(plan, Path(scratch))
@@ -78,7 +78,7 @@ def _save(plan: Plan, search: Search, known: Constants) -> dict[str, Any]:
     facts = {
         "env_id": plan.base.env_name,
         "algo": plan.base.algo,
-        "compiled": search.compiled,
+        "compiled": search.runs.compiled,
         "cpu": cpu_name(),
         "cpus": available_cpus(),
         "when": f"{datetime.now():%Y-%m-%d}",
@@ -112,7 +112,7 @@ def proposal(plan: Plan, known: Constants, facts: Any, arguments: list[str]) -> 
         f"Predicted for {plan.cpus} CPUs by a model from constants measured on {facts.get('cpu')} "
         f"({facts.get('cpus')} CPUs, {step} steps, {facts.get('when')}); not measured on such a "
         f"machine. It expects {rates[chosen]:,.0f} steps/s of CPUs like that one, where "
-        f"{described(plan.shape)} would make {fps(plan.shape, known, plan.cpus):,.0f}.",
+        f"{plan.shape} would make {fps(plan.shape, known, plan.cpus):,.0f}.",
         bound_sentence(predicted(chosen, known, plan.cpus)),
         batch_sentence(plan, plan.shape, chosen, known),
         horizon_sentence(plan.base, plan.shape, chosen),
@@ -131,7 +131,7 @@ def _conclude(plan: Plan, search: Search, arguments: list[str]) -> None:
     phases = row.phases
     assert phases is not None
     said = [
-        _measured(search, base, chosen, row.ratio),
+        _measured(search, chosen, [burst.fps for burst in row.bursts], row.ratio),
         bound_sentence(phases),
         batch_sentence(plan, base, chosen, known),
         horizon_sentence(plan.base, base, chosen),
@@ -139,21 +139,21 @@ def _conclude(plan: Plan, search: Search, arguments: list[str]) -> None:
     where = f"Measured on {cpu_name()}, {available_cpus()} CPUs, {datetime.now():%Y-%m-%d %H:%M}."
     _write(plan.output, config_text(plan, chosen, arguments, [where, *said]))
     print(f"\n{table(list(rows.values()), base)}\n")
-    print(f"Choice: {described(chosen)}.")
+    print(f"Choice: {chosen}.")
     print("\n".join(sentence for sentence in said if sentence))
     print(f"\n{plan.output}: go on with\n  paceline train --config {plan.output}")
 
 
-def _measured(search: Search, base: Shape, chosen: Shape, ratio: float) -> str:
+def _measured(search: Search, chosen: Shape, rates: list[float], ratio: float) -> str:
     """How fast the choice is, and against what."""
-    rates = [burst.fps for burst in search.bursts[chosen]]
+    base = search.base
     text = f"It made {spread(rates)} steps/s"
-    if base not in search.bursts:
-        text += f"; {described(base)}, as it is now, failed."
+    if base not in search.runs.bursts:
+        text += f"; {base}, as it is now, failed."
     elif chosen == base:
         text += ", as it is now: nothing that was tried is faster by more than noise."
     else:
-        text += f", {ratio:.2f} times what {described(base)}, as it is now, made beside it."
+        text += f", {ratio:.2f} times what {base}, as it is now, made beside it."
     if search.rounds < 3:
         text += f" Measured in {search.rounds} round{'s' if search.rounds > 1 else ''} only, for "
         text += "want of time: write a longer --time for a choice to rely on."

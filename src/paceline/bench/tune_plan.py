@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,9 @@ from ..envs.maker import World, look_at
 from ..errors import BadInput
 from ..flags import Parser, config_parser, nested
 from ..machine import available_cpus
-from .model import Constants, Shape
+from .model import Shape
 from .plan import ENDLESS, SETTINGS
+from .tune_constants import read_constants
 from .tune_space import Allowance, shortest
 
 DECIDED = {
@@ -226,7 +225,7 @@ def _check(plan: Plan, overwrite: bool) -> None:
         if path is not None:
             _refuse_to_lose(path, suffix, overwrite)
     if plan.constants is not None:
-        read_constants(plan.constants, plan)
+        read_constants(plan.constants, plan.base)
 
 
 def _refuse_to_lose(path: Path, suffix: str, overwrite: bool) -> None:
@@ -236,29 +235,3 @@ def _refuse_to_lose(path: Path, suffix: str, overwrite: bool) -> None:
         raise BadInput(f"{path} can't be written: there is no directory {path.parent}")
     if path.is_dir() or (path.exists() and not overwrite):
         raise BadInput(f"{path} exists; name another, or replace it with --overwrite")
-
-
-def read_constants(path: Path, plan: Plan) -> tuple[Constants, Mapping[str, Any]]:
-    """Constants that --save-constants has written, and where they were measured."""
-    facts = load_file(path)
-    known = facts.get("constants")
-    names = {field.name for field in fields(Constants)}
-    if not isinstance(known, dict) or known.keys() != names:
-        raise BadInput(f"{path} holds no constants of tune; make them with --save-constants")
-    if not all(isinstance(value, (int, float)) and value >= 0 for value in known.values()):
-        raise BadInput(f"{path}: every constant should be a number from 0 on")
-    expected = {"env_id": plan.base.env_name, "algo": plan.base.algo}
-    for name, value in expected.items():
-        if facts.get(name) != value:
-            raise BadInput(
-                f"{path} was measured with {name} {facts.get(name)!r}, and this is {value!r}; "
-                f"measure that with --save-constants"
-            )
-    return Constants(**known), facts
-
-
-def constants_text(known: Constants, facts: Mapping[str, Any]) -> str:
-    """What --save-constants writes."""
-    rounded = {name: float(f"{value:.4g}") for name, value in vars(known).items()}
-    rounded["epochs"] = known.epochs
-    return json.dumps({**facts, "constants": rounded}, indent=1) + "\n"

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from ..build import network_for
 from ..choices import choose
 from ..machine import available_cpus
-from .bursts import Burst, burst, fitted, phases_of, stepped_alone
+from .bursts import Burst, Runs, stepped_alone
 from .launch import RunFailed
-from .model import Constants, Shape, fps
+from .model import Constants, Shape, fps, predicted
+from .tune_constants import fitted, phases_of
 from .tune_plan import Plan
 from .tune_space import candidates, shortlist, simplest
-from .tune_text import Row, described
+from .tune_text import Row
 
-SHORT = 90
-"""Parts of the budget that one burst of the first round takes; one of the later ones takes two."""
-LEAST, MOST = 0.4, 5.0
-"""Seconds of a burst."""
 FINALISTS = 3
 ROUNDS = 3
 MOST_ROUNDS = 5
@@ -33,57 +28,19 @@ GROWN = 4
 
 
 class Search:
-    """Bursts so far, and the time that is left for more."""
+    """From the training as it is to the fastest way of running it."""
 
     def __init__(self, plan: Plan, scratch: Path) -> None:
-        self._plan, self._scratch = plan, scratch
         network = network_for(plan.base, plan.world.obs_spec, plan.world.act_spec)
         choices = choose(plan.base, network)
-        self.compiled = choices.compiled
-        """as the training itself would be"""
+        self._plan, self._here = plan, available_cpus()
         self.base = replace(plan.shape, threads=choices.threads)
-        self.bursts: dict[Shape, list[Burst]] = {}
-        self.failed: dict[Shape, str] = {}
+        self.runs = Runs(plan.options, plan.budget, choices.compiled, scratch)
         self.rounds = 0
         """in which the finalists took turns"""
         self._finals: list[dict[Shape, float]] = []
-        self._began = time.monotonic()
-        self._seconds = min(MOST, max(LEAST, plan.budget / SHORT))
-        self._here = available_cpus()
-        steady = min(1.0, self._seconds)
-        self._stepping = stepped_alone(plan.world, plan.base, min(plan.shape.envs, 16), steady)
-
-    @property
-    def _left(self) -> float:
-        return self._plan.budget - (time.monotonic() - self._began)
-
-    def _cost(self, shape: Shape, seconds: float) -> float:
-        """Seconds from the start to the end of such a burst, by those before it."""
-        alike = [b.wall for s in self.bursts for b in self.bursts[s] if s.kind == shape.kind]
-        known = alike or [b.wall for found in self.bursts.values() for b in found]
-        return (statistics.median(known) if known else 4.0) + seconds - self._seconds
-
-    def _burst(self, shape: Shape, seconds: float) -> Burst | None:
-        """One more of this shape; None if it fails, which is noted."""
-        if shape in self.failed:
-            return None
-        options = self._plan.options(shape, self.compiled, seconds)
-        if not self._plan.allowed.threaded:
-            options.pop("threads", None)
-        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            try:
-                found = burst(options, shape, Path(folder))
-            except RunFailed as error:
-                self.failed[shape] = str(error).splitlines()[-1]
-                if not self.bursts:
-                    raise  # the simplest of all fails: there is nothing to search
-                print(f"{described(shape):<44} failed: {self.failed[shape]}", flush=True)
-                return None
-        self.bursts.setdefault(shape, []).append(found)
-        left = max(0, round(self._left))
-        clock = f"{left // 60}:{left % 60:02d} left" if left else "nearly done"
-        print(f"{described(shape):<44} {found.fps:>10,.0f} steps/s  {clock}", flush=True)
-        return found
+        envs, while_ = min(plan.shape.envs, 16), min(1.0, self.runs.seconds)
+        self._stepping = stepped_alone(plan.world, plan.base, envs, while_)
 
     # What the model needs to know.
 
@@ -94,10 +51,10 @@ class Search:
         found: dict[Shape, list[Burst]] = {shape: [] for shape in wanted}
         for number in range(rounds):
             for place, shape in enumerate(wanted):
-                optional = place > 1 or number
-                if optional and self._left < self._cost(shape, self._seconds):
+                optional, trial = place > 1 or number, bool(shape.workers) and shape.ranks == 1
+                if optional and self.runs.left < self.runs.cost(shape, self.runs.seconds, trial):
                     continue
-                if measured := self._burst(shape, self._seconds):
+                if measured := self.runs.once(shape, self.runs.seconds, trial):
                     found[shape].append(measured)
         middle = {shape: _middle(bursts) for shape, bursts in found.items() if bursts}
         rest = {shape: burst for shape, burst in middle.items() if shape not in wanted[:2]}
@@ -109,7 +66,7 @@ class Search:
             self._here,
             **{_told_by(shape): burst for shape, burst in rest.items()},
         )
-        self.bursts.pop(wanted[1], None)  # which is no candidate
+        self.runs.bursts.pop(wanted[1], None)  # which is no candidate
         return known
 
     def _alone(self) -> Shape:
@@ -142,34 +99,41 @@ class Search:
         shapes = candidates(self.base, plan.allowed, self._here)
         listed = shortlist(self.base, shapes, known, self._here, self._affordable())
         for shape in listed[1:]:
-            if shape not in self.bursts and self._left > self._finals_cost(listed):
-                self._burst(shape, self._seconds)
+            if shape not in self.runs.bursts and self.runs.left > self._finals_cost(listed):
+                self.runs.once(shape, self.runs.seconds, trial=True)
         half = self._best(listed, known, max(FINALISTS + 1, -(-len(listed) // 2)))
         for shape in reversed(half):  # a burst that was disturbed has another chance
-            if self._left > self._finals_cost(half):
-                self._burst(shape, self._seconds)
+            if self.runs.left > self._finals_cost(half):
+                self.runs.once(shape, self.runs.seconds, trial=True)
         self._take_turns(self._with_base(self._worth_it(half, known)))
 
     def _affordable(self) -> int:
         """Shapes that there is time to try, before the finals."""
-        each = self._cost(self.base, self._seconds)
-        finals = FINALISTS * ROUNDS * (each + self._seconds)
-        return max(2, min(MOST_LISTED, int((self._left - finals) / (1.5 * each)) + 1))
+        each = self.runs.cost(self.base, self.runs.seconds, trial=True)
+        finals = FINALISTS * ROUNDS * self.runs.cost(self.base, 2 * self.runs.seconds)
+        return max(2, min(MOST_LISTED, int((self.runs.left - finals) / (1.5 * each)) + 1))
 
     def _finals_cost(self, shapes: list[Shape]) -> float:
-        costs = sorted(self._cost(shape, 2 * self._seconds) for shape in shapes)[:FINALISTS]
+        costs = sorted(self.runs.cost(shape, 2 * self.runs.seconds) for shape in shapes)[:FINALISTS]
         return ROUNDS * sum(costs)
 
     def _rate(self, shape: Shape, known: Constants) -> float:
         """The best that was measured, since what disturbs a burst only slows it; or else what the
         model expects."""
-        if shape in self.bursts:
-            return max(burst.fps for burst in self.bursts[shape])
+        if shape in self.runs.bursts:
+            return max(self._as_trained(burst, known).fps for burst in self.runs.bursts[shape])
         ratio = fps(shape, known, self._here) / fps(self._alone(), known, self._here)
         return ratio * self._rate(self._alone(), known)
 
+    def _as_trained(self, burst: Burst, known: Constants) -> Burst:
+        """Had it been compiled like the training itself."""
+        if burst.compiled == self.runs.compiled:
+            return burst
+        expected = predicted(burst.shape, known, self._here)
+        return burst.had_it(expected.update, expected.sync)
+
     def _best(self, shapes: list[Shape], known: Constants, number: int) -> list[Shape]:
-        alive = (shape for shape in shapes if shape not in self.failed)
+        alive = (shape for shape in shapes if shape not in self.runs.failed)
         return sorted(alive, key=lambda shape: -self._rate(shape, known))[:number]
 
     def _worth_it(self, shapes: list[Shape], known: Constants) -> list[Shape]:
@@ -179,7 +143,7 @@ class Search:
         best = self._rate(ranked[0], known)
         kept = [shape for shape in ranked if self._rate(shape, known) >= BEHIND * best]
         pinned = replace(kept[0], pinned=True)
-        if kept[0].processes > 1 and self._left > self._finals_cost(kept) * (1 + 1 / len(kept)):
+        if kept[0].processes > 1 and self.runs.left > self._finals_cost(kept) * (1 + 1 / len(kept)):
             kept.append(pinned)
         return kept
 
@@ -189,13 +153,13 @@ class Search:
     def _take_turns(self, finalists: list[Shape]) -> None:
         """Rounds in which every finalist has one burst; every second one backwards."""
         while self.rounds < MOST_ROUNDS:
-            cost = sum(self._cost(shape, 2 * self._seconds) for shape in finalists)
-            if self.rounds and self._left < cost:
+            cost = sum(self.runs.cost(shape, 2 * self.runs.seconds) for shape in finalists)
+            if self.rounds and self.runs.left < cost:
                 break
-            if self.rounds >= ROUNDS and self._left < 2 * cost:
+            if self.rounds >= ROUNDS and self.runs.left < 2 * cost:
                 break
             order = finalists[::-1] if self.rounds % 2 else finalists
-            made = {shape: self._burst(shape, 2 * self._seconds) for shape in order}
+            made = {shape: self.runs.once(shape, 2 * self.runs.seconds) for shape in order}
             finalists = [shape for shape in finalists if made[shape] is not None]
             self._finals.append({shape: found.fps for shape, found in made.items() if found})
             self.rounds += 1
@@ -225,14 +189,16 @@ class Search:
         """One for each shape, measured or failed."""
         relative = self._relative()
         rows = []
-        for shape, bursts in self.bursts.items():
+        for shape, bursts in self.runs.bursts.items():
             ratio = self._rate(shape, known) / self._rate(self.base, known)
             if shape in relative and self.base in relative:
                 pairs = zip(relative[shape], relative[self.base], strict=True)
                 ratio = statistics.median(one / base for one, base in pairs)
-            phases = phases_of(_middle(bursts), known, self._stepping, self._here)
-            rows.append(Row(shape, bursts, ratio, phases))
-        return rows + [Row(shape, [], failed=cause) for shape, cause in self.failed.items()]
+            real = [burst for burst in bursts if burst.compiled == self.runs.compiled]
+            shown = real or [self._as_trained(burst, known) for burst in bursts]
+            phases = phases_of(_middle(shown), known, self._stepping, self._here)
+            rows.append(Row(shape, shown, ratio, phases, eager=not real))
+        return rows + [Row(shape, [], failed=cause) for shape, cause in self.runs.failed.items()]
 
 
 def _other(one: Shape) -> Shape:

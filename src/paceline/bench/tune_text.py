@@ -31,23 +31,6 @@ WHY = {
 }
 
 
-def described(shape: Shape) -> str:
-    """16 envs × 256 steps, 2 workers."""
-    text = f"{shape.envs} envs × {shape.steps} steps"
-    if shape.ranks > 1:
-        text = f"{shape.ranks} ranks × {text}"
-    if shape.way == "apart":
-        text += f", {shape.workers} learners"
-    elif shape.workers:
-        plural = "s" if shape.workers > 1 else ""
-        text += f", {shape.workers} worker{plural}{' each' if shape.ranks > 1 else ''}"
-    elif shape.ranks == 1:
-        text += ", one process"
-    if shape.threads > 1:
-        text += f", {shape.threads} threads"
-    return text + (", pinned" if shape.pinned else "")
-
-
 def spread(values: Sequence[float]) -> str:
     """12,300 (11,900 to 12,800)."""
     middle = f"{statistics.median(values):,.0f}"
@@ -64,6 +47,8 @@ class Row:
     """to the training as it is"""
     phases: Phases | None = None
     failed: str = ""
+    eager: bool = False
+    """whether it was never compiled, though the training is"""
 
 
 def table(rows: list[Row], base: Shape) -> str:
@@ -74,8 +59,8 @@ def table(rows: list[Row], base: Shape) -> str:
             continue
         shares = (f"{share:.0%}" for share in row.phases.shares.values())
         memory = max(burst.memory_mb for burst in row.bursts)
-        name = described(row.shape) + (" (as it is now)" if row.shape == base else "")
-        rate = spread([burst.fps for burst in row.bursts])
+        name = str(row.shape) + (" (as it is now)" if row.shape == base else "")
+        rate = "~" * row.eager + spread([burst.fps for burst in row.bursts])
         cells = (name, rate, f"{row.ratio:.2f}", *shares, f"{memory:,.0f} MB")
         lines.append((*cells, str(len(row.bursts))))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -87,7 +72,10 @@ def table(rows: list[Row], base: Shape) -> str:
         for line in lines
     ]
     failures = [row for row in rows if row.failed]
-    return "\n".join(text + [f"{described(row.shape)}  failed: {row.failed}" for row in failures])
+    text += [f"{row.shape}  failed: {row.failed}" for row in failures]
+    if any(row.eager for row in rows):
+        text.append("~ measured with eager steps, and the learning put in as compiled")
+    return "\n".join(text)
 
 
 def bound_sentence(phases: Phases) -> str:
@@ -121,7 +109,7 @@ def batch_sentence(plan: Plan, base: Shape, chosen: Shape, known: Constants) -> 
     if larger.rows <= chosen.rows or gain < WORTH_SAYING:
         return f"{text} By the model, up to {LARGER} times as many rows would gain nothing."
     return (
-        f"{text} By the model, {larger.rows:,} rows ({described(larger)}) would make {gain:.2f} "
+        f"{text} By the model, {larger.rows:,} rows ({larger}) would make {gain:.2f} "
         f"times the steps/s, and take more steps to the same score; --max-batch {larger.rows} "
         "allows it."
     )
@@ -147,7 +135,7 @@ def config_text(plan: Plan, chosen: Shape, arguments: list[str], said: list[str]
     wide |= {"break_long_words": False, "break_on_hyphens": False}
     command = shlex.join(word for word in arguments if word != "--overwrite")
     lines = [
-        f"# {_algo(config).upper()} on {config.env_name}: {described(chosen)}.",
+        f"# {_algo(config).upper()} on {config.env_name}: {chosen}.",
         f"#   paceline train --config {plan.output.name}",
         "# This was made by:",
         f"#   paceline tune {command}".rstrip(),

@@ -36,9 +36,10 @@ function reveal(section) {
 }
 
 /** Draw all figures, as wide as their places are or as is said. */
-function redraw(width) {
-  for (const { place, says, draw } of figures) {
-    const found = shown().length ? draw(width ?? Math.max(NARROWEST, place.clientWidth)) : null;
+function redraw(given) {
+  const widths = figures.map(({ place }) => given ?? Math.max(NARROWEST, place.clientWidth));
+  for (const [index, { place, says, draw }] of figures.entries()) {
+    const found = shown().length ? draw(widths[index]) : null;
     const nothing = shown().length ? "Nothing is known of what is shown." : "No group is shown.";
     place.replaceChildren(found?.drawn ?? html("p", { class: "empty" }, nothing));
     if (found?.note) says.textContent = found.note;
