@@ -3,17 +3,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENV ?= CartPole-v1
 OUT ?=
+DURATION ?= 30m
+RUNS ?= $$(ls -dt runs/*/config.yaml | head -2 | xargs -n 1 dirname)
 WORKERS ?= auto
 RANKS ?= auto
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-train_args = --algo $(1) --env-id $(ENV) $(if $(OUT),--output-dir $(OUT))
+out = $(if $(OUT),--output-dir $(OUT))
+train_args = --algo $(1) --env-id $(ENV) $(out)
+TRAIN := train train-a2c train-impala train-parallel train-a2c-parallel train-impala-parallel \
+	train-ranks train-a3c
+TIMED := $(addsuffix -timed,$(TRAIN))
 
 CASES ?=
 PEERS := .venv-peers/bin
 PEERS_PIP := $(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install train train-parallel train-a2c train-a2c-parallel train-impala \
-	train-impala-parallel train-ranks train-a3c scale evaluate test test-all check bench bench-peers docs tensorboard clean
+.PHONY: install $(TRAIN) $(TIMED) scale bench compare evaluate test test-all check bench-speed \
+	bench-peers docs tensorboard clean
 
 install: .venv/.installed
 
@@ -29,35 +35,34 @@ install: .venv/.installed
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
-train: install
-	$(BIN)/paceline train $(call train_args,ppo)
+# In one process; with as many workers or ranks as there are CPUs, or WORKERS=4, RANKS=2; and each
+# of them with -timed for DURATION=30m. A3C's learners are its workers.
+train: ARGS = $(call train_args,ppo)
+train-a2c: ARGS = $(call train_args,a2c)
+train-impala: ARGS = $(call train_args,impala)
+train-parallel: ARGS = $(call train_args,ppo) --num-workers $(WORKERS)
+train-a2c-parallel: ARGS = $(call train_args,a2c) --num-workers $(WORKERS)
+train-impala-parallel: ARGS = $(call train_args,impala) --num-workers $(WORKERS)
+train-ranks: ARGS = $(call train_args,ppo) --ranks $(RANKS)
+train-a3c: ARGS = $(call train_args,a3c) --num-workers $(WORKERS)
 
-train-a2c: install
-	$(BIN)/paceline train $(call train_args,a2c)
+$(TRAIN): install
+	$(BIN)/paceline train $(ARGS) $(LIMIT)
 
-train-impala: install
-	$(BIN)/paceline train $(call train_args,impala)
-
-# As many worker processes as there are CPUs, or WORKERS=4.
-train-parallel: install
-	$(BIN)/paceline train $(call train_args,ppo) --num-workers $(WORKERS)
-
-train-a2c-parallel: install
-	$(BIN)/paceline train $(call train_args,a2c) --num-workers $(WORKERS)
-
-train-impala-parallel: install
-	$(BIN)/paceline train $(call train_args,impala) --num-workers $(WORKERS)
-
-# As many learners as there are CPUs, or RANKS=2: with gradients added up, or (A3C) without waiting.
-train-ranks: install
-	$(BIN)/paceline train $(call train_args,ppo) --ranks $(RANKS)
-
-train-a3c: install
-	$(BIN)/paceline train $(call train_args,a3c) --num-workers $(WORKERS)
+$(TIMED): %-timed: install
+	@$(MAKE) --no-print-directory $* LIMIT='--duration $(DURATION)'
 
 # What ranks gain on this machine: tables and a plot in OUT.
 scale: install
 	$(BIN)/paceline scale --ranks 1,2 --env-id $(ENV) --output-dir $(or $(OUT),runs/scale-$(shell date +%Y%m%d-%H%M%S))
+
+# Every algorithm in every way, DURATION each: tables, a plot and a page in OUT.
+bench: install
+	$(BIN)/paceline bench --env-id $(ENV) --duration $(DURATION) $(out)
+
+# The two newest runs, or those that RUNS names: RUNS="runs/one runs/other".
+compare: install
+	$(BIN)/paceline compare $(RUNS) $(out)
 
 evaluate: install
 	$(BIN)/paceline eval $(or $(OUT),$$(ls -dt runs/*/ | head -1)) --episodes 100
@@ -73,7 +78,8 @@ check: .venv/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/.installed-dev
+# What is claimed of speed, measured anew.
+bench-speed: .venv/.installed-dev
 	$(BIN)/python benchmarks/ppo_speed.py
 	$(BIN)/python benchmarks/env_share.py --env-id CartPole-v1 --num-envs 8
 	$(BIN)/python benchmarks/env_share.py --env-id LunarLander-v3 --num-envs 16

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -204,8 +205,9 @@ def _scalar(value: float) -> Tensor:
 
 def compiler_missing() -> str | None:
     """Why compiled steps can't be had here, or None."""
-    if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
-        return "there is no C++ compiler (install g++ or clang)"
+    wanted = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if not shutil.which(wanted):  # torch tries no other
+        return f"there is no C++ compiler {wanted} (install it, or name another with CXX)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "Python's C headers are missing (install python3-dev)"
     return None

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from paceline import cli
-from paceline.bench.plan import _parser
+from paceline.bench import cells, plan
 from paceline.config import Config
 from paceline.flags import config_parser
 from paceline.metrics import Report
@@ -54,7 +54,9 @@ OTHERS_FLAGS = {
 }
 """Flags of another library, which the page about coming from there names."""
 OUR_FLAGS = {"--config", "--help", "--checkpoint", "--episodes", "--sampled", "--env-id"}
-OUR_FLAGS |= set(config_parser()._option_string_actions) | set(_parser()._option_string_actions)
+OUR_FLAGS |= {"--by", "--at", "--json"}
+for _parser in (config_parser(), plan._parser(), cells._parser()):
+    OUR_FLAGS |= set(_parser._option_string_actions)
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,13 @@ def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_pa
     monkeypatch.setattr("paceline.rundir.resumed_config", lambda *_: (Config(), None))
     measure = "paceline.bench.scale.measure"
     monkeypatch.setattr(measure, lambda plan: (began.append(vars(plan)), 0)[1])
+    for name in ("find_runs", "_read", "write"):
+        monkeypatch.setattr(f"paceline.bench.compare.{name}", lambda *_: [])
+    monkeypatch.setattr("paceline.bench.compare.compare", lambda *_: began.append({}))
+    monkeypatch.setattr("paceline.bench.matrix.Bench", lambda matrix: began.append({}) or matrix)
+    monkeypatch.setattr("paceline.bench.cells.Matrix.run", lambda _: {}, raising=False)
+    monkeypatch.setattr("paceline.bench.cells._remembered", lambda _: [])
+    monkeypatch.setattr("paceline.bench.matrix._conclude", lambda *_: 0)
     monkeypatch.setattr("paceline.envs.env_maker", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
@@ -187,7 +196,7 @@ def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_pa
             cli.run(arguments)
     else:
         assert cli.run(arguments) == 0, capsys.readouterr()
-    assert began or arguments[0] == "list" or "--help" in arguments
+    assert began or arguments[0] in ("list", "doctor") or "--help" in arguments
     assert arguments[0] != "resume" or began[0].keys() <= CHANGEABLE
 
 

@@ -159,6 +159,10 @@ def test_every_preset_that_is_listed_is_valid():
         ("train", "--env-id", "Cartpole-v1"),
         ("resume", "--help"),
         ("eval", "--help"),
+        ("compare", "nowhere"),
+        ("bench", "--algos", "sarsa"),
+        ("doctor",),
+        ("doctor", "--jsn"),
     ],
     ids=" ".join,
 )

@@ -21,6 +21,8 @@ FINALISTS = 3
 ROUNDS = 3
 MOST_ROUNDS = 5
 MOST_LISTED = 12
+KINDS = 4
+"""Of shapes, of which the best are tried if there is any time: as it is, serial, workers, ranks."""
 BEHIND = 0.85
 """Share of the best rate below which a shape is out after one burst."""
 GROWN = 4
@@ -56,12 +58,12 @@ class Search:
                     continue
                 if measured := self.runs.once(shape, self.runs.seconds, trial):
                     found[shape].append(measured)
-        middle = {shape: _middle(bursts) for shape, bursts in found.items() if bursts}
-        rest = {shape: burst for shape, burst in middle.items() if shape not in wanted[:2]}
+        best = {shape: _fastest(bursts) for shape, bursts in found.items() if bursts}
+        rest = {shape: burst for shape, burst in best.items() if shape not in wanted[:2]}
         known = fitted(
             self._stepping,
-            middle[one],
-            middle.get(wanted[1], middle[one]),
+            best[one],
+            best.get(wanted[1], best[one]),
             self._plan.base.epochs,
             self._here,
             **{_told_by(shape): burst for shape, burst in rest.items()},
@@ -101,9 +103,10 @@ class Search:
         for shape in listed[1:]:
             if shape not in self.runs.bursts and self.runs.left > self._finals_cost(listed):
                 self.runs.once(shape, self.runs.seconds, trial=True)
-        half = self._best(listed, known, max(FINALISTS + 1, -(-len(listed) // 2)))
+        tried = list(dict.fromkeys([*listed, *(s for s in self.runs.bursts if s in shapes)]))
+        half = self._best(tried, known, max(FINALISTS + 1, -(-len(tried) // 2)))
         for shape in reversed(half):  # a burst that was disturbed has another chance
-            if self.runs.left > self._finals_cost(half):
+            if shape != self.base and self.runs.left > self._finals_cost(half):
                 self.runs.once(shape, self.runs.seconds, trial=True)
         self._take_turns(self._with_base(self._worth_it(half, known)))
 
@@ -111,7 +114,9 @@ class Search:
         """Shapes that there is time to try, before the finals."""
         each = self.runs.cost(self.base, self.runs.seconds, trial=True)
         finals = FINALISTS * ROUNDS * self.runs.cost(self.base, 2 * self.runs.seconds)
-        return max(2, min(MOST_LISTED, int((self.runs.left - finals) / (1.5 * each)) + 1))
+        number = int((self.runs.left - finals) / (1.5 * each)) + 1
+        fewest = KINDS if self.runs.left > finals / 2 else 2
+        return max(fewest, min(MOST_LISTED, number))
 
     def _finals_cost(self, shapes: list[Shape]) -> float:
         costs = sorted(self.runs.cost(shape, 2 * self.runs.seconds) for shape in shapes)[:FINALISTS]
@@ -161,6 +166,8 @@ class Search:
             order = finalists[::-1] if self.rounds % 2 else finalists
             made = {shape: self.runs.once(shape, 2 * self.runs.seconds) for shape in order}
             finalists = [shape for shape in finalists if made[shape] is not None]
+            if not finalists:
+                break
             self._finals.append({shape: found.fps for shape, found in made.items() if found})
             self.rounds += 1
 
@@ -168,7 +175,10 @@ class Search:
 
     def _relative(self) -> dict[Shape, list[float]]:
         """Rates of the finalists over the mean of their round, so that a drift cancels."""
-        shapes = [s for s in self._finals[-1] if all(s in final for final in self._finals)]
+        everywhere = set[Shape].intersection(*map(set, self._finals)) if self._finals else set()
+        shapes = everywhere - self.runs.failed.keys()
+        if not shapes:
+            return {}
         means = [statistics.geometric_mean([final[s] for s in shapes]) for final in self._finals]
         return {
             shape: [final[shape] / mean for final, mean in zip(self._finals, means, strict=True)]
@@ -179,7 +189,8 @@ class Search:
         """The fastest, or of those that can't be told from it the simplest."""
         found = {s: v for s, v in self._relative().items() if self._plan.allowed.permits(s)}
         if not found:
-            raise RunFailed("no shape that is allowed could be measured; see above", 3)
+            causes = [f"{shape}: {cause}" for shape, cause in self.runs.failed.items()]
+            raise RunFailed("\n".join(["no shape could be measured to the end", *causes]), 3)
         rates = {shape: statistics.median(values) for shape, values in found.items()}
         best = max(rates, key=lambda shape: rates[shape])
         near = {s: rate for s, rate in rates.items() if max(found[s]) >= min(found[best])}
@@ -219,3 +230,8 @@ def _told_by(shape: Shape) -> str:
 def _middle(bursts: list[Burst]) -> Burst:
     """The burst with the middle rate."""
     return sorted(bursts, key=lambda burst: burst.fps)[len(bursts) // 2]
+
+
+def _fastest(bursts: list[Burst]) -> Burst:
+    """What disturbs a burst only slows it."""
+    return max(bursts, key=lambda burst: burst.fps)

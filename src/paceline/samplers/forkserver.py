@@ -20,6 +20,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn, Protocol
 
+from ..errors import EnvironmentFailed
 from ..machine import THREAD_VARIABLES
 
 GRACE = 5.0
@@ -110,6 +111,11 @@ class Forkserver:
         if self._socket.fileno() < 0:
             self._launch()
         pid, fds = self._ask("start", fds=[connection, memory])
+        if not fds:
+            raise EnvironmentFailed(
+                "a worker can't be started: this process may not have more files open; raise the "
+                "limit with ulimit -n, or use fewer workers"
+            )
         self._workers[pid] = fds[0]
         return int(pid)
 

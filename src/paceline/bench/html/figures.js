@@ -58,8 +58,9 @@ function curves(name, title, xName) {
   const curve = (group) => ({ x: [], y: [], ...group.curves?.[name], group });
   const whole = (line) => line.y.some(known) && line.x.some(known);
   if (!groups.map(curve).some(whole)) return;
-  const note = `${content.budget ? `${content.budget.text} each. ` : ""}Bands are 95 % intervals.`;
-  figure("learning", title, note, (width) => {
+  const bands = groups.map(curve).some((line) => line.low?.some(known));
+  const each = content.budget ? `${content.budget.text} each. ` : "";
+  figure("learning", title, each + (bands ? "Bands are 95 % intervals." : ""), (width) => {
     const series = shown().map(curve).filter(whole);
     if (!series.length) return null;
     const end = Math.max(...series.flatMap((line) => line.x.filter(known)));
@@ -136,7 +137,8 @@ function rowFigure(section, title, note, find, { form = number, order = by(find)
 }
 
 /** How long it took to the target; first those of which more runs got there. */
-function targetFigure(title, find, form, axisOf, budget) {
+function targetFigure(title, find, form, axisOf, end) {
+  if (!has(find) && !end) return;
   const part = (group) => (group.reached ?? 0) / (group.count || 1);
   const text = (group) => [
     known(group[find]?.value) ? form(group[find].value) : group.reached ? "in part" : "not reached",
@@ -146,8 +148,7 @@ function targetFigure(title, find, form, axisOf, budget) {
   const order = (a, b) => part(b) - part(a) || sooner(a, b) || a.key - b.key;
   const chart = (rows) => {
     const longest = Math.max(0, ...rows.map((row) => row.value ?? 0));
-    const domain = longest ? {} : { domain: [0, budget || 1] };
-    return { kind: "bar", ...axisOf(longest || budget || 1), ...domain };
+    return { kind: "bar", ...axisOf(longest || end), ...(longest ? {} : { domain: [0, end || 1] }) };
   };
   const { value, source } = content.target;
   const note = `Until a return of ${number(value)}, ${source}; and how many runs got there.`;

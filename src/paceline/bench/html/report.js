@@ -42,7 +42,9 @@ function light(event) {
 function charts() {
   const goal = content.target?.value;
   const references = known(goal) ? [{ value: goal, text: `target ${number(goal)}` }] : [];
-  const budget = (kind) => (content.budget?.axis === kind ? content.budget.value : null);
+  const all = groups.flatMap((group) => group.runs ?? []);
+  const longest = (kind) => Math.max(0, ...all.map((run) => run[kind] ?? 0));
+  const end = (kind) => (content.budget?.axis === kind ? content.budget.value : longest(kind));
   const ends = { chart: () => ({ references }) };
   const scores = "Interquartile mean with its 95 % interval, best first.";
   curves("time", "Return over time", "wall-clock time");
@@ -54,8 +56,8 @@ function charts() {
   }
   if (known(goal)) {
     const inTime = (longest) => ({ unit: timeUnit(longest)[0], suffix: ` ${timeUnit(longest)[1]}` });
-    targetFigure("Time to the target", "time_to", duration, inTime, budget("time"));
-    targetFigure("Steps to the target", "steps_to", number, () => ({}), budget("steps"));
+    targetFigure("Time to the target", "time_to", duration, inTime, end("time"));
+    targetFigure("Steps to the target", "steps_to", number, () => ({}), end("steps"));
   }
   if (has("fps")) {
     const bars = { chart: () => ({ kind: "bar" }) };
@@ -68,7 +70,7 @@ function charts() {
   }
   if (content.pairs?.some((pair) => known(pair.improvement?.value))) {
     const form = { domain: [0, 1], unit: 0.01, suffix: " %" };
-    const note = (whose) => `That a run of ${whose} returns more than one of the other; pale where that may be half.`;
+    const note = (whose) => `That a run of ${whose} returns more than one of the other; pale where 50 % is possible.`;
     pairFigure("Probability of improvement", "chance", 0.5, percent, note, form);
   }
 }

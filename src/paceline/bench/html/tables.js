@@ -15,7 +15,7 @@ function compare(a, b, up) {
  * the left, and `least` says that small is good; else the first click brings the greatest up.
  */
 function table(caption, columns, rows, { tune = () => {}, by } = {}) {
-  const look = (column) => ({ class: column.words ? null : "number" });
+  const look = (column) => ({ class: column.wrap ? "wrap" : column.words ? null : "number" });
   const heads = columns.map((column) => html("th", { scope: "col", ...look(column) }, column.value
     ? html("button", { type: "button", click: () => sort(column) }, column.head)
     : column.head));
@@ -101,7 +101,7 @@ function pairTable(title, pairs, groups) {
     plain("p, adjusted", "p_adjusted", probability, true),
     { head: "second is better", value: chance, text: (pair) => percent(chance(pair)) },
     words("pairing", (pair) => pair.pairing),
-    words("what that says", (pair) => pair.says),
+    { ...words("what that says", (pair) => pair.says), wrap: true },
   ];
   const tune = (line, pair) => { line.dataset.group = `${pair.a} ${pair.b}`; };
   return table(title, columns, pairs, { tune });

@@ -103,7 +103,7 @@ function tickTexts(values, suffix) {
 /** As many ticks as fit beside each other, or above: where they are, and their texts. */
 function axis(domain, room, { unit = 1, suffix = "", upright = false } = {}) {
   const scaled = domain.map((end) => end / unit);
-  for (let most = Math.max(1, Math.floor(room / 40)); ; most -= 1) {
+  for (let most = Math.max(1, Math.floor(room / (upright ? 32 : 40))); ; most -= 1) {
     const values = ticks(scaled, most);
     const texts = tickTexts(values, suffix);
     const gap = (room * (values[1] - values[0])) / (scaled[1] - scaled[0]);

@@ -1,0 +1,284 @@
+"""`paceline tune` as a user has it: what it refuses, what it writes, what it leaves behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from paceline import cli
+from paceline.config import Config
+from paceline.config_files import load_file
+from paceline.configure import resolve
+
+pytestmark = pytest.mark.timeout(110)
+
+MACHINES = Path(__file__).resolve().parents[2] / "configs" / "machines"
+SMALL = ("--hidden", "16", "--time", "8s")
+
+
+@pytest.fixture
+def tune(shell, monkeypatch, capsys):
+    """The command within this process; its bursts are processes of their own."""
+    monkeypatch.chdir(shell.folder)
+
+    def run(*arguments):
+        code = cli.run(["tune", *(str(argument) for argument in arguments)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+# What is refused, before anything runs.
+
+REFUSED = {
+    "--num-workers 2": ("--num-workers", "'2'", "tune decides", "--mode"),
+    "--ranks 2": ("--ranks", "'2'", "tune decides"),
+    "--threads 2": ("--threads", "'2'", "tune decides"),
+    "--num-envs-per-worker 2": ("--num-envs-per-worker", "tune decides"),
+    "--output-dir runs/x": ("--output-dir", "'runs/x'", "--output"),
+    "--log-jsonl x": ("--log-jsonl", "leave it out"),
+    "--time 10": ("--time", "'10'", "10s"),
+    "--time soon": ("--time", "'soon'", "unit"),
+    "--max-batch 100": ("--max-batch", "100", "512 rows", "8 envs × 64 steps"),
+    "--max-batch many": ("--max-batch", "'many'", "whole number"),
+    "--min-rollout-steps 0": ("--min-rollout-steps", "'0'", "from 1"),
+    "--min-rollout-steps 512": ("--min-rollout-steps", "512", "64 steps", "--rollout-steps 512"),
+    "--mode fast": ("--mode", "'fast'", "sequential"),
+    "--mode sequential --algo a3c": ("sequential", "a3c", "--algo a2c"),
+    "--mode parallel --for-cpus 1": ("parallel", "one CPU"),
+    "--for-cpus 0": ("--for-cpus", "'0'", "from 1"),
+    "--for-cpus many": ("--for-cpus", "'many'", "whole number"),
+    "--constants mine.json": ("--constants", "mine.json", "--for-cpus"),
+    "--for-cpus 4 --constants missing.json": ("missing.json", "no such file"),
+    "--for-cpus 4 --constants mine.json": ("mine.json", "no constants", "--save-constants"),
+    "--for-cpus 4 --constants other.json": ("other.json", "'Other-v0'", "'CartPole-v1'"),
+    "--output mine.yaml": ("mine.yaml", "exists", "--overwrite"),
+    "--output mine.txt": ("mine.txt", ".yaml"),
+    "--output nowhere/new.yaml": ("nowhere", "no directory"),
+    "--save-constants mine.json": ("mine.json", "exists", "--overwrite"),
+    "--save-constants new.yaml": ("new.yaml", ".json"),
+    "--config missing.yaml": ("missing.yaml", "no such file"),
+    "--env-id Nope-v0": ("Nope",),
+    "--algo sarsa": ("algo", "sarsa", "ppo"),
+    "--num-envs none": ("num_envs", "'none'"),
+    "--tiem 10s": ("--tiem", "--time"),
+    "stray": ("stray", "no such argument"),
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_can_not_be_tuned_is_refused_with_what_to_write_instead(tune, shell, arguments):
+    (shell.folder / "mine.yaml").write_text("algo: ppo\n")
+    (shell.folder / "mine.json").write_text("{}\n")
+    constants = json.loads((MACHINES / "constants_ppo.json").read_text())
+    (shell.folder / "other.json").write_text(json.dumps(constants | {"env_id": "Other-v0"}))
+    before = sorted(shell.folder.rglob("*"))
+    code, out, err = tune(*arguments.split())
+    assert code == 2 and not out and "Traceback" not in err
+    assert err.startswith("paceline: ") and len(err.splitlines()) <= 3
+    for word in REFUSED[arguments]:
+        assert word in err, f"{word!r} is not in: {err}"
+    assert sorted(shell.folder.rglob("*")) == before
+
+
+def test_help_names_every_option_of_its_own_and_imports_no_torch():
+    code = "import sys, paceline.bench.tune as t; t.command(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    flags = ("--time", "--max-batch", "--min-rollout-steps", "--mode", "--output", "--overwrite")
+    for flag in (*flags, "--for-cpus", "--save-constants", "--constants"):
+        assert flag in done.stdout
+    assert "torch" not in done.stdout.splitlines()[-1].split()
+
+
+# What is found and written.
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, shell_in):
+    """The shortest search, with an option of the user's own."""
+    shell = shell_in(tmp_path_factory.mktemp("tune"))
+    options = ("--lr", "0.002", "--ppo.clip", "0.3", "--save-constants", "constants.json")
+    ended = shell("tune", "--env-id", "CartPole-v1", *SMALL, *options)
+    assert ended.code == 0, ended
+    return ended, shell
+
+
+def test_the_configuration_holds_what_was_decided_and_what_was_asked_for(small):
+    _, shell = small
+    values = load_file(shell.folder / "tuned-CartPole-v1-ppo.yaml")
+    assert values.keys() <= {
+        *("algo", "env_id", "lr", "hidden", "ppo", "num_envs", "num_workers", "ranks"),
+        *("rollout_steps", "minibatches", "pin"),
+    }
+    assert (values["lr"], values["hidden"], values["ppo"]) == (0.002, [16], {"clip": 0.3})
+    config = resolve(values)
+    assert config.ranks * config.num_envs * config.rollout_steps == 512
+    assert config.minibatch_count == 2 and config.rollout_steps >= 16
+    assert config.total_steps == Config(env_id="CartPole-v1").total_steps
+
+
+def test_its_head_says_how_it_was_made_and_what_it_gains(small):
+    text = (small[1].folder / "tuned-CartPole-v1-ppo.yaml").read_text()
+    head = " ".join(line[2:] for line in text.splitlines() if line.startswith("#"))
+    assert "paceline tune --env-id CartPole-v1" in head and "Measured on" in head
+    assert re.search(r"[\d,]+ (\([\d,]+ to [\d,]+\) )?steps/s", head)
+    assert "Bound: " in head and "512 rows an update, 256 a minibatch, kept" in head
+    assert "for want of time" in head  # 8 s are not enough to rely on
+
+
+def test_the_table_and_the_sentences_are_printed(small):
+    ended, _ = small
+    assert re.search(r"^8 envs × 64 steps, one process +[\d,]+ steps/s ", ended.out, re.M)
+    assert re.search(
+        r"^shape .*steps/s .*env .*inference .*update .*sync .*memory", ended.out, re.M
+    )
+    assert "(as it is now)" in ended.out and "MB" in ended.out
+    for begin in ("Choice: ", "It made ", "Bound: ", "Batch: "):
+        assert re.search(f"^{begin}", ended.out, re.M), begin
+    assert "  paceline train --config tuned-CartPole-v1-ppo.yaml" in ended.out
+
+
+def test_train_takes_the_configuration(small):
+    shell = small[1]
+    run = shell.train_here(
+        "run", "--config", shell.folder / "tuned-CartPole-v1-ppo.yaml", "--total-iters", 2
+    )
+    assert len(run.metrics()) == 2
+
+
+def test_the_constants_serve_another_machine(small, monkeypatch, capsys):
+    shell = small[1]
+    monkeypatch.chdir(shell.folder)
+    given = ["--env-id", "CartPole-v1", "--hidden", "16", "--constants", "constants.json"]
+    assert cli.run(["tune", *given, "--for-cpus", "8", "--output", "eight.yaml"]) == 0
+    text = (shell.folder / "eight.yaml").read_text()
+    assert "Predicted for 8 CPUs by a model" in text and "not measured" in text
+    assert "Predicted for 8 CPUs" in capsys.readouterr().out
+    assert resolve(load_file(shell.folder / "eight.yaml")).hidden == (16,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["a2c", "impala", "a3c"])
+def test_other_algorithms_are_tuned_in_their_own_ways(shell, algo):
+    ended = shell("tune", "--algo", algo, "--env-id", "CartPole-v1", "--time", "25s")
+    assert ended.code == 0, ended
+    assert ("learners" if algo == "a3c" else "workers") in ended.out
+    file = shell.folder / f"tuned-CartPole-v1-{algo}.yaml"
+    assert load_file(file)["algo"] == algo
+    assert shell.train_here("run", "--config", file, "--total-iters", 2).metrics()
+
+
+@pytest.mark.slow
+def test_a_file_of_the_users_own_is_the_training_that_is_tuned(shell):
+    mine = {"algo": "ppo", "env_id": "CartPole-v1", "num_envs": 16, "rollout_steps": 32}
+    mine |= {"num_workers": 2, "total_steps": 5000, "eval_every": 100, "minibatches": 1}
+    (shell.folder / "mine.yaml").write_text(yaml.safe_dump(mine))
+    options = ("--config", "mine.yaml", "--mode", "sequential", "--output", "out.yaml")
+    ended = shell("tune", *options, *SMALL)
+    assert ended.code == 0, ended
+    assert "16 envs × 32 steps, 2 workers (as it is now)" in ended.out
+    values = load_file(shell.folder / "out.yaml")
+    assert values["num_workers"] == 0 and values["total_steps"] == 5000
+    assert values["eval_every"] == 100 and values["minibatches"] == 1
+
+
+# What goes wrong.
+
+FAILING = """
+import os
+import gymnasium as gym
+import numpy as np
+
+class Failing(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        fails = FAILS
+        return np.zeros(2, np.float32), float("nan") if fails else 0.0, False, False, {}
+
+gym.register("Failing-v0", Failing)
+"""
+
+
+def test_an_environment_that_always_fails_ends_it_with_its_words_and_its_code(shell):
+    (shell.folder / "failing.py").write_text(FAILING.replace("FAILS", "True"))
+    ended = shell("tune", "--env-id", "failing:Failing-v0", *SMALL)
+    assert ended.code == 3, ended
+    assert "a training run exited with 3" in ended.err and "nan" in ended.err
+    assert "Traceback" not in ended.err and not list(shell.folder.glob("*.yaml"))
+    assert not list((shell.folder / "tmp").iterdir())
+
+
+@pytest.mark.slow
+def test_a_shape_that_fails_is_named_and_the_search_goes_on(shell):
+    """The environment fails in ranks alone."""
+    (shell.folder / "failing.py").write_text(FAILING.replace("FAILS", '"RANK" in os.environ'))
+    ended = shell("tune", "--env-id", "failing:Failing-v0", "--hidden", "16", "--time", "40s")
+    assert ended.code == 0, ended
+    assert re.search(r"^2 ranks × .* failed: .*nan", ended.out, re.M), ended.out
+    assert load_file(shell.folder / "tuned-failing-Failing-v0-ppo.yaml").get("ranks", 1) == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_a_signal_ends_the_bursts_and_leaves_nothing(shell, until, kind):
+    """That no process stays is seen to by the fixture that every test here has."""
+    process = shell.start("tune", "--env-id", "CartPole-v1", "--time", "5m")
+    scratch = shell.folder / "tmp"
+    until(lambda: list(scratch.rglob("metrics.jsonl")) or process.poll() is not None)
+    process.send_signal(kind)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and "interrupted" in err and "Traceback" not in err
+    assert not list(scratch.iterdir()) and not list(shell.folder.glob("*.yaml"))
+
+
+# What is committed for machines of several sizes.
+
+FILES = sorted(MACHINES.glob("*.yaml"))
+
+
+def test_there_is_a_file_for_every_size_mode_and_algorithm():
+    assert {path.stem for path in FILES} == {
+        f"{algo}_{mode}_{cpus}"
+        for algo in ("ppo", "impala")
+        for mode in ("sequential", "parallel")
+        for cpus in (4, 8, 16, 28, 32)
+    }
+
+
+def test_the_files_are_what_the_model_makes_of_the_constants(tmp_path):
+    place = tmp_path / "machines"
+    shutil.copytree(MACHINES, place, ignore=shutil.ignore_patterns("*.yaml", "__pycache__"))
+    spec = importlib.util.spec_from_file_location("generate_machines", place / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main()
+    for path in FILES:
+        assert (place / path.name).read_text() == path.read_text(), f"run {MACHINES}/generate.py"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_file_says_that_it_is_predicted_and_resolves_on_any_machine(path, monkeypatch):
+    monkeypatch.setattr("paceline.machine.available_cpus", lambda: 1)
+    algo, mode, cpus = path.stem.split("_")
+    text = " ".join(line[2:] for line in path.read_text().splitlines() if line.startswith("#"))
+    assert f"Predicted for {cpus} CPUs by a model" in text and "not measured on such" in text
+    config = resolve(load_file(path))
+    assert (config.algo, config.env_id) == (algo, "LunarLander-v3")
+    processes = config.ranks * (1 + config.num_workers)
+    assert (processes == 1) == (mode == "sequential")
+    assert config.ranks * max(1, config.num_workers) <= int(cpus)

@@ -1,0 +1,400 @@
+"""What `paceline tune` knows without measuring: the model, its constants, and the shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.bench.bursts import Burst, Stepping, found_in, stepped_alone
+from paceline.bench.model import (
+    Constants,
+    Phases,
+    Shape,
+    crowding,
+    fps,
+    predicted,
+    rate,
+    sampling,
+)
+from paceline.bench.tune_constants import fitted, phases_of
+from paceline.bench.tune_space import (
+    NEAR,
+    Allowance,
+    candidates,
+    horizon,
+    shortest,
+    shortlist,
+    simplest,
+)
+from paceline.config import Config
+from paceline.envs.maker import look_at
+
+KNOWN = Constants(
+    env=30e-6,
+    call=12e-6,
+    act=1e-6,
+    step=300e-6,
+    row=2e-6,
+    other=1e-3,
+    wake=200e-6,
+    sync=60e-6,
+    together=1.3,
+    valid=0.98,
+    epochs=4,
+)
+BASE = Shape(envs=16, steps=256, minibatches=32)
+STREAM = replace(BASE, way="stream", minibatches=8)
+FREE = replace(KNOWN, wake=0.0, sync=0.0, together=1.0, other=0.0, call=0.0, step=0.0)
+"""Nothing but what can be divided."""
+
+seconds = st.floats(1e-7, 1e-3)
+constants = st.builds(
+    Constants,
+    env=seconds,
+    call=seconds,
+    act=seconds,
+    step=seconds,
+    row=seconds,
+    other=seconds,
+    wake=seconds,
+    sync=seconds,
+    together=st.floats(1.0, 3.0),
+    valid=st.floats(0.5, 1.0),
+    epochs=st.integers(1, 10),
+)
+cpus = st.integers(1, 64)
+bases = st.builds(
+    Shape,
+    envs=st.integers(1, 64),
+    steps=st.sampled_from([5, 16, 20, 64, 100, 256]),
+    minibatches=st.just(1),
+    way=st.sampled_from(["turns", "stream", "apart"]),
+    workers=st.just(0),
+).map(lambda shape: replace(shape, workers=1) if shape.way == "apart" else shape)
+
+
+def allowance(base, times=1, **more):
+    return Allowance(
+        **{"max_rows": times * base.rows, "min_steps": min(16, base.steps), "mode": "any"} | more
+    )
+
+
+# The model.
+
+
+def test_an_iteration_of_one_process_is_the_sum_of_its_parts():
+    phases = predicted(BASE, KNOWN, 8)
+    assert phases.env == pytest.approx(4096 * 30e-6)
+    assert phases.inference == pytest.approx(256 * 12e-6 + 4096 * 1e-6)
+    assert phases.update == pytest.approx(4 * 32 * (300e-6 + 128 * 2e-6))
+    assert (phases.sync, phases.waiting, phases.other) == (0.0, 0.0, 1e-3)
+    assert fps(BASE, KNOWN, 8) == pytest.approx(4096 * 0.98 / phases.seconds)
+
+
+def test_workers_divide_the_rollout_and_nothing_else():
+    alone, four = predicted(BASE, FREE, 8), predicted(replace(BASE, workers=4), FREE, 8)
+    assert four.env == pytest.approx(alone.env / 4)
+    assert four.update == alone.update
+
+
+def test_ranks_divide_everything_that_costs_by_the_row():
+    alone = predicted(BASE, FREE, 8)
+    four = predicted(replace(BASE, ranks=4, envs=4), FREE, 8)
+    assert four.seconds == pytest.approx(alone.seconds / 4)
+
+
+def test_ranks_do_not_divide_what_each_step_costs():
+    fixed = replace(FREE, step=1e-3)
+    alone, four = predicted(BASE, fixed, 8), predicted(replace(BASE, ranks=4, envs=4), fixed, 8)
+    assert four.update > 128 * 1e-3 and four.update < alone.update
+
+
+def test_a_stream_takes_as_long_as_the_slower_side():
+    quick_env, slow_env = replace(FREE, env=1e-9, act=1e-9), replace(FREE, env=1e-3)
+    shape = replace(STREAM, workers=2)
+    learner = predicted(STREAM, quick_env, 8)
+    assert predicted(shape, quick_env, 8).seconds == pytest.approx(learner.update)
+    assert predicted(shape, slow_env, 8).seconds == pytest.approx(sum(sampling(shape, slow_env)))
+
+
+def test_a_stream_can_not_do_more_work_than_the_cpus_can():
+    shape = replace(STREAM, workers=2)
+    work = 2 * sum(sampling(shape, FREE)) + predicted(STREAM, FREE, 8).update
+    assert predicted(shape, FREE, 2).seconds >= work / 2 - 1e-12
+
+
+def test_learners_that_wait_for_nobody_multiply_the_steps():
+    one = Shape(envs=4, steps=5, way="apart", workers=1)
+    ratio = fps(replace(one, workers=4), FREE, 8) / fps(one, FREE, 8)
+    assert ratio == pytest.approx(4)
+
+
+@pytest.mark.parametrize("processes", [3, 8])
+def test_more_processes_than_cpus_take_turns(processes):
+    assert crowding(processes, 2, 1.3) == pytest.approx(1.3 * processes / 2)
+    assert crowding(2, 2, 1.3) == 1.3 and crowding(1, 2, 1.3) == 1.0
+    assert crowding(processes, 1, 1.3) == processes
+
+
+@given(constants, cpus, st.integers(1, 6))
+def test_more_workers_than_cpus_never_help(known, number, more):
+    envs = number * (number + more)
+    full, over = (Shape(envs=envs, steps=8, workers=w) for w in (number, number + more))
+    assert fps(over, known, number) <= fps(full, known, number) * (1 + 1e-9)
+
+
+@given(constants, cpus)
+def test_on_cpus_that_cost_nothing_to_share_more_workers_are_never_slower(known, number):
+    free = replace(known, wake=0.0, together=1.0)
+    rates = [
+        fps(Shape(envs=64, steps=32, workers=workers), free, number)
+        for workers in (0, 1, 2, 4, 8, 16, 32, 64)
+        if workers <= number
+    ]
+    assert rates == sorted(rates) or np.all(np.diff(rates) >= -1e-9 * max(rates))
+
+
+@given(constants, cpus, st.sampled_from(["env", "call", "act", "step", "row", "other", "wake"]))
+def test_what_costs_more_is_never_faster(known, number, name):
+    dearer = replace(known, **{name: 2 * getattr(known, name)})
+    for shape in (BASE, replace(BASE, workers=2), replace(STREAM, workers=2)):
+        before, after = (predicted(shape, k, number).seconds for k in (known, dearer))
+        assert after >= before * (1 - 1e-9)
+
+
+@given(constants, cpus, bases)
+def test_phases_are_never_negative_and_their_shares_add_up(known, number, base):
+    for shape in candidates(base, allowance(base), number)[:40]:
+        phases = predicted(shape, known, number)
+        assert min(vars(phases).values()) >= 0
+        assert sum(phases.shares.values()) == pytest.approx(1)
+
+
+def test_the_bound_is_the_largest_phase_and_never_what_surrounds_them():
+    assert Phases(env=1, inference=2, update=3, sync=4, other=9).bound == "sync"
+
+
+# Its constants, from bursts.
+
+
+def burst_of(shape, known, number=2):
+    """What the model itself would measure."""
+    phases = predicted(shape, known, number)
+    each = shape.rows * known.valid
+    return Burst(
+        shape=shape,
+        fps=rate(shape, phases.seconds, known),
+        t_iter=phases.seconds,
+        t_rollout=phases.env + phases.inference + phases.waiting,
+        t_learn=phases.update,
+        t_sync=phases.sync,
+        t_other=phases.other,
+        steps=each,
+    )
+
+
+def stepping_of(known):
+    return Stepping(step=known.env / known.valid, reset=0.0)
+
+
+def assert_same(found, known):
+    for field in dataclasses.fields(Constants):
+        wanted = getattr(known, field.name)
+        assert getattr(found, field.name) == pytest.approx(wanted, rel=1e-6), field.name
+
+
+@settings(max_examples=50)
+@given(constants)
+def test_constants_are_recovered_from_what_they_predict(known):
+    shapes = {
+        "base": BASE,
+        "other": replace(BASE, envs=4),
+        "workers": replace(BASE, workers=2),
+        "ranks": replace(BASE, ranks=2, envs=8),
+    }
+    bursts = {name: burst_of(shape, known) for name, shape in shapes.items()}
+    found = fitted(stepping_of(known), epochs=known.epochs, cpus=2, **bursts)
+    assert_same(found, known)
+
+
+def test_constants_of_a_stream_are_recovered_too():
+    shapes = (STREAM, replace(STREAM, envs=4), replace(STREAM, workers=2))
+    base, other, workers = (burst_of(shape, KNOWN) for shape in shapes)
+    ranks = burst_of(replace(STREAM, ranks=2, envs=8), KNOWN)
+    found = fitted(stepping_of(KNOWN), base, other, 4, 2, workers, ranks)
+    assert_same(found, KNOWN)
+
+
+def test_constants_of_learners_apart_are_recovered_too():
+    one = Shape(envs=8, steps=5, way="apart", workers=1)
+    known = replace(KNOWN, wake=0.0, epochs=1)
+    base, other, two = (
+        burst_of(shape, known) for shape in (one, replace(one, envs=2), replace(one, workers=2))
+    )
+    assert_same(fitted(stepping_of(known), base, other, 1, 2, ranks=two), known)
+
+
+def test_the_share_that_threads_divide_is_recovered():
+    known = replace(KNOWN, threaded=0.8, wake=0.0, sync=0.0, together=1.0)
+    shapes = (BASE, replace(BASE, envs=4), replace(BASE, threads=4))
+    base, other, threads = (burst_of(shape, known, 4) for shape in shapes)
+    assert_same(fitted(stepping_of(known), base, other, 4, 4, threads=threads), known)
+
+
+def test_noise_makes_no_constant_negative_and_no_time_vanish():
+    base = burst_of(BASE, KNOWN)
+    other = replace(burst_of(replace(BASE, envs=4), KNOWN), t_rollout=1.0, t_learn=9.0)
+    workers = replace(burst_of(replace(BASE, workers=2), KNOWN), t_rollout=1e-6)
+    ranks = replace(burst_of(replace(BASE, ranks=2, envs=8), KNOWN), t_rollout=1e-6, t_learn=0.0)
+    slow = Stepping(step=1.0, reset=1.0)
+    found = fitted(slow, base, other, 4, 2, workers, ranks)
+    assert min(dataclasses.astuple(found)) >= 0 and found.together == 1.0
+    alone = predicted(BASE, found, 2)
+    assert alone.env + alone.inference == pytest.approx(base.t_rollout)
+    assert alone.update == pytest.approx(base.t_learn)
+
+
+@pytest.mark.parametrize(
+    "shape", [BASE, replace(BASE, workers=2), replace(BASE, ranks=2, envs=8)], ids=str
+)
+def test_a_burst_as_the_model_expects_it_is_split_as_the_model_has_it(shape):
+    found = phases_of(burst_of(shape, KNOWN), KNOWN, stepping_of(KNOWN), 2)
+    for name, seconds in vars(predicted(shape, KNOWN, 2)).items():
+        assert getattr(found, name) == pytest.approx(seconds, rel=1e-6), name
+
+
+def test_a_learner_that_waits_for_a_stream_waits_for_environments_and_policies():
+    shape = replace(STREAM, workers=2)
+    slow = replace(KNOWN, env=1e-3, wake=0.0)
+    found = phases_of(burst_of(shape, slow), slow, stepping_of(slow), 4)
+    assert found.bound == "env" and found.waiting == 0.0
+
+
+def lines(number, t_iter=0.1, steps=100):
+    known = dict.fromkeys(("t_sync", "t_other", "t_wait"), 0.0)
+    return [
+        {
+            "iter": n,
+            "time": n * t_iter,
+            "steps_global": steps,
+            "t_iter": t_iter,
+            "t_rollout": 0.75 * t_iter,
+            "t_learn": 0.25 * t_iter,
+            "episodes": 2,
+            "memory_mb": 100.0,
+            **known,
+        }
+        for n in range(1, number + 1)
+    ]
+
+
+@pytest.mark.parametrize("number", [1, 2, 30])
+def test_a_burst_is_what_its_metrics_say_however_few_there_are(number):
+    found = found_in(lines(number), BASE)
+    assert (found.t_iter, found.fps, found.steps) == pytest.approx((0.1, 1000, 100))
+    assert (found.t_rollout, found.t_learn, found.episodes) == pytest.approx((0.075, 0.025, 2))
+
+
+def test_the_first_moments_of_a_burst_do_not_count():
+    slow = lines(30)
+    slow[0] |= {"t_iter": 9.0, "t_rollout": 9.0}
+    assert found_in(slow, BASE).t_iter == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Taxi-v4"])
+def test_environments_are_stepped_alone_with_valid_actions(env_id):
+    config = Config(env_id=env_id)
+    found = stepped_alone(look_at(env_id), config, 2, 0.05)
+    assert 1e-7 < found.step < 1e-2 and 0 <= found.reset < 1e-1
+    assert found.of(10, 1) == pytest.approx(10 * found.step + found.reset)
+
+
+# The shapes.
+
+
+@settings(max_examples=60)
+@given(bases, st.integers(1, 12), st.integers(1, 4))
+def test_candidates_keep_the_batch_and_fit_the_machine(base, number, times):
+    allowed = allowance(base, times)
+    for shape in candidates(base, allowed, number):
+        assert base.rows <= shape.rows <= allowed.max_rows
+        assert shape.batch == base.batch and shape.rows % shape.batch == 0
+        assert shape.steps >= allowed.min_steps
+        assert shape.way == "apart" or shape.envs % max(1, shape.workers) == 0
+        assert shape.batch % shape.ranks == 0
+        assert max(shape.samplers, shape.learners) <= max(number, base.samplers)
+
+
+@given(bases, st.integers(1, 12))
+def test_without_an_allowance_no_update_has_other_rows(base, number):
+    assert {shape.rows for shape in candidates(base, allowance(base), number)} == {base.rows}
+
+
+def test_the_layouts_of_a_rollout_have_one_product():
+    found = candidates(BASE, allowance(BASE, min_steps=16), 1)
+    assert {(s.envs, s.steps) for s in found} == {(4096 // n, n) for n in (16, 32, 64, 128, 256)}
+
+
+def test_a_number_of_workers_that_never_divides_is_had_with_more_rows():
+    machine = allowance(BASE, 2, min_steps=64)
+    workers = {shape.workers for shape in candidates(BASE, machine, 28) if shape.ranks == 1}
+    assert {7, 14, 28} <= workers
+    assert 28 not in {s.workers for s in candidates(BASE, allowance(BASE), 28)}
+
+
+def test_a_mode_restricts_the_processes():
+    one = candidates(BASE, allowance(BASE, mode="sequential"), 4)
+    more = candidates(BASE, allowance(BASE, mode="parallel"), 4)
+    assert {shape.processes for shape in one} == {1}
+    assert more and min(shape.processes for shape in more) > 1
+
+
+def test_threads_are_tried_for_images_alone():
+    assert {shape.threads for shape in candidates(BASE, allowance(BASE), 4)} == {1}
+    found = candidates(BASE, allowance(BASE, threaded=True), 4)
+    assert {shape.threads for shape in found if shape.kind == "serial"} == {1, 2, 3, 4}
+    assert max(shape.threads * shape.ranks for shape in found) == 4
+
+
+def test_a2c_has_one_minibatch_however_many_rows():
+    base = Shape(envs=8, steps=5)
+    found = candidates(base, allowance(base, 4, whole=True), 2)
+    assert {shape.minibatches for shape in found} == {1}
+    assert {shape.rows for shape in found} == {40, 80, 120, 160}
+
+
+def test_rollouts_stay_as_long_as_advantages_look_ahead():
+    assert horizon(0.99, 0.95) == pytest.approx(16.8, abs=0.05)
+    assert shortest(256, 0.995, 0.98) == 41 and shortest(64, 0.98, 0.9) == 16
+    assert shortest(20, 0.99, 1.0) == 20 and shortest(5, 0.99, 1.0) == 5
+
+
+def test_of_shapes_nearly_as_fast_the_simplest_is_taken_and_none_that_is_slower():
+    two, tall = replace(BASE, workers=2), replace(BASE, envs=32, steps=128)
+    assert simplest({BASE: 98.0, two: 100.0, tall: 99.0}, BASE) == BASE
+    assert simplest({BASE: 96.9, two: 100.0}, BASE) == two
+    assert simplest({tall: 98.0, two: 100.0}, BASE) == tall
+    assert simplest({two: 100.0, replace(two, pinned=True): 101.0}, BASE) == two
+
+
+@given(st.dictionaries(st.integers(1, 40), st.floats(1, 1e6), min_size=1, max_size=8))
+def test_the_choice_is_never_much_slower_than_the_best(rates):
+    shapes = {replace(BASE, workers=number): value for number, value in rates.items()}
+    assert shapes[simplest(shapes, BASE)] >= NEAR * max(shapes.values())
+
+
+def test_the_list_holds_the_training_as_it_is_and_the_best_of_each_kind():
+    shapes = candidates(BASE, allowance(BASE, min_steps=64), 4)
+    found = shortlist(BASE, shapes, KNOWN, 4, 8)
+    assert found[0] == BASE and len(found) == len(set(found)) == 8
+    assert {"serial", "workers", "ranks"} <= {shape.kind for shape in found}
+    best = max(shapes, key=lambda shape: fps(shape, KNOWN, 4))
+    assert best in found[:2] and math.isclose(
+        fps(found[1], KNOWN, 4), max(fps(shape, KNOWN, 4) for shape in shapes)
+    )
