@@ -176,23 +176,28 @@ def git_commit() -> str | None:
     return answer.stdout.strip() or None if answer.returncode == 0 else None
 
 
+TOO_SHORT = 0.1
+"""Seconds over which the kernel's clock of CPU time, with ticks of 10 ms, says little."""
+
+
 class Usage:
     """Memory and CPU of this process and its children, read every few seconds at most."""
 
     def __init__(self, every: float = 3.0) -> None:
-        self._every, self._read_at, self._cost = every, 0.0, 0.0
+        self._every, self._read_at, self._cost = every, time.monotonic(), 0.0
         self._process = psutil.Process()
         self._cpu_seconds = self._cpu()
-        self._values: tuple[float, float | None] = (0.0, None)
+        self._values: tuple[float, float | None] | None = None
 
     def read(self) -> tuple[float, float | None]:
-        """Megabytes, and per cent of one CPU since the last reading (None at the first)."""
+        """Megabytes, and per cent of one CPU since the last reading (None if that was just now)."""
         now = time.monotonic()
-        if now - self._read_at >= max(self._every, 200 * self._cost):
+        since = now - self._read_at
+        if self._values is None or since >= max(self._every, 200 * self._cost):
             cpu = self._cpu()
-            since = now - self._read_at
-            busy = 100 * max(0.0, cpu - self._cpu_seconds) / since if self._read_at else None
-            self._values = (round(self._memory(), 1), busy and round(busy, 1))
+            used = max(0.0, cpu - self._cpu_seconds)
+            busy = round(100 * used / since, 1) if since > TOO_SHORT else None
+            self._values = (round(self._memory(), 1), busy)
             self._read_at, self._cpu_seconds = now, cpu
             self._cost = time.monotonic() - now
         return self._values

@@ -508,6 +508,15 @@ def test_of_few_pairs_all_are_drawn_and_the_better_group_is_named_first(opened):
     assert opened(content).js(PAIRS) == [[named, f"{expected:.1f}"]]
 
 
+def test_a_pair_without_an_interval_is_pale(opened):
+    content = sample(3)
+    nothing = {"low": None, "high": None}
+    for one in content["pairs"]:
+        one.update(nothing, improvement={"value": 1.0, **nothing})
+    pale = "document.querySelectorAll('#comparisons svg .faint').length"
+    assert opened(content).js(pale) == 6
+
+
 def test_of_many_pairs_those_of_the_best_group_are_drawn(opened):
     content = sample(12)
     best = max(content["groups"], key=lambda one: one["score"]["value"])["name"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import shlex
 import sys
@@ -192,11 +193,11 @@ def _spelled(duration: str) -> str:
 
 def _nothing_counts(runs: list[History], point: Point) -> str:
     came = min(run.last(point.axis) for run in runs)
-    at = f"{came:.0f}s" if point.axis == "time" else f"{came:.0f}"
-    first = runs[0]
+    at = f"{math.floor(10 * came) / 10:g}s" if point.axis == "time" else f"{came:.0f}"
+    finish = "" if point.chosen else "finish them with `paceline resume`, or "
     return (
-        f"no run has come to {point.text} ({first.path}: {first.state}); finish them with "
-        f"`paceline resume`, or compare them as far as all have come with --at {at}"
+        f"no run has come to {point.text} ({runs[0].path}: {runs[0].state}); {finish}compare them "
+        f"as far as all have come with --at {at}"
     )
 
 
@@ -253,7 +254,8 @@ def write(made: Comparison, folder: Path) -> None:
     """The files, and the report on standard output."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        report = _report(made)
+        said = _report(made)
+        report = f"{said}\nHow it was made\n" + "\n".join(STATISTICS) + "\n"
         _write_rows(folder / "comparison.csv", [group_values(row) for row in made.rows])
         _write_rows(folder / "comparison_runs.csv", run_values(made.rows))
         draw(made.rows, made.target, made.title, made.subtitle, folder / "comparison.png")
@@ -261,10 +263,11 @@ def write(made: Comparison, folder: Path) -> None:
         replace_file(folder / "report.html", page(_content(made)).encode())
     except OSError as error:
         raise BadInput(f"--output-dir {folder} can't be written: {error.strerror}") from None
-    print(f"{report}\n{folder / 'report.html'}\n{folder / 'comparison.png'}")
+    print(f"{said}\n{folder / 'report.html'}\n{folder / 'comparison.png'}")
 
 
 def _report(made: Comparison) -> str:
+    """What is printed."""
     parts = [f"{made.title}\n{made.subtitle}", "\n".join(made.verdict)]
     parts.append(table(made.rows, made.target))
     if made.target is not None:
@@ -277,7 +280,6 @@ def _report(made: Comparison) -> str:
         parts.append("Pair by pair\n" + "\n".join(lines))
     if made.notes:
         parts.append("To be known\n" + "\n".join(made.notes))
-    parts.append("How it was made\n" + "\n".join(STATISTICS))
     return "\n\n".join(parts) + "\n"
 
 

@@ -45,7 +45,7 @@ class Point:
 
     def counts(self, run: History) -> bool:
         """Whether a run has come that far."""
-        return run.state == "done" or (self.chosen and run.last(self.axis) >= self.value)
+        return run.last(self.axis) >= self.value if self.chosen else run.state == "done"
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,8 @@ def _row(
 
 def _run(run: History, group: str, point: Point, target: float | None) -> RunRow:
     at = run.reached(target) if target is not None else None
+    if at is not None and point.chosen and run.columns[point.axis][at] > point.value:
+        at = None
     return RunRow(
         name=str(run.path),
         group=group,
@@ -180,7 +182,7 @@ def _run(run: History, group: str, point: Point, target: float | None) -> RunRow
         state=run.state,
         counted=point.counts(run),
         score=run.score(point.axis, point.value if point.chosen else math.inf),
-        evaluation=run.evaluation,
+        evaluation=None if point.chosen else run.evaluation,
         fps=run.fps,
         time=run.last("time"),
         steps=run.last("steps"),

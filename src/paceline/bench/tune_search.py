@@ -58,7 +58,7 @@ class Search:
                     continue
                 if measured := self.runs.once(shape, self.runs.seconds, trial):
                     found[shape].append(measured)
-        best = {shape: _fastest(bursts) for shape, bursts in found.items() if bursts}
+        best = {shape: _undisturbed(bursts) for shape, bursts in found.items() if bursts}
         rest = {shape: burst for shape, burst in best.items() if shape not in wanted[:2]}
         known = fitted(
             self._stepping,
@@ -232,6 +232,8 @@ def _middle(bursts: list[Burst]) -> Burst:
     return sorted(bursts, key=lambda burst: burst.fps)[len(bursts) // 2]
 
 
-def _fastest(bursts: list[Burst]) -> Burst:
-    """What disturbs a burst only slows it."""
-    return max(bursts, key=lambda burst: burst.fps)
+def _undisturbed(bursts: list[Burst]) -> Burst:
+    """The fastest, with the least time of each phase, since what disturbs a burst only slows it."""
+    times = ("t_iter", "t_rollout", "t_learn", "t_sync", "t_other")
+    least = {name: min(getattr(burst, name) for burst in bursts) for name in times}
+    return replace(max(bursts, key=lambda burst: burst.fps), **least)

@@ -210,7 +210,7 @@ function pairFigure(title, find, middle, form, note, chart) {
       ...one, group: best ? second : first, also: (best ? first : second).key, title: says,
       name: best ? `over ${second.name}` : `${first.name} over ${second.name}`,
       text: [form(one.value), interval(one, form)],
-      faint: !(one.low > middle || one.high < middle),
+      faint: !known(one.low) || !known(one.high) || (one.low <= middle && one.high >= middle),
     }));
     if (!rows.length) return null;
     const label = labelOf(title, rows.map((row) => `${row.name}: ${row.text.filter(Boolean).join(", ")}`));

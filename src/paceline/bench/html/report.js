@@ -16,7 +16,6 @@ function legend() {
   const place = document.getElementById("legend");
   place.append(html("div", { role: "group", "aria-label": "Groups that are shown" }, buttons, both));
   place.classList.toggle("long", groups.length > 12);
-  reveal("learning");
   function show(choose) {
     for (const group of groups) group.shown = choose(group);
     for (const group of groups) buttons[group.key].setAttribute("aria-pressed", group.shown);
@@ -65,12 +64,14 @@ function charts() {
   }
   if (groups.some((group) => group.phases)) phaseFigure();
   if (content.pairs?.some((pair) => known(pair.difference))) {
-    const note = (whose) => `Return of ${whose} less that of the other; pale where the 95 % interval holds zero.`;
+    const note = (whose) =>
+      `Return of ${whose} less that of the other; pale unless the 95 % interval leaves out zero.`;
     pairFigure("Difference of returns", "difference", 0, number, note);
   }
   if (content.pairs?.some((pair) => known(pair.improvement?.value))) {
     const form = { domain: [0, 1], unit: 0.01, suffix: " %" };
-    const note = (whose) => `That a run of ${whose} returns more than one of the other; pale where 50 % is possible.`;
+    const note = (whose) =>
+      `That a run of ${whose} returns more than one of the other; pale unless the interval leaves out 50 %.`;
     pairFigure("Probability of improvement", "chance", 0.5, percent, note, form);
   }
 }
@@ -83,7 +84,7 @@ function tables() {
     made.classList.toggle("bulky", content.pairs.length > MOST_PAIRS);
     reveal("comparisons").append(made);
   }
-  reveal("results").append(groupTable(groups));
+  reveal("results").append(groupTable(groups, content.target));
   for (const group of groups.filter((one) => one.runs?.length)) {
     const counted = group.runs.filter((run) => run.counted).length;
     const less = counted < group.runs.length ? `, ${counted} counted` : "";

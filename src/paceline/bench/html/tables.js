@@ -54,13 +54,15 @@ function quantity(head, find, form = number, least = false) {
 
 const words = (head, find) => ({ head, words: true, value: find, text: (one) => find(one) ?? "–" });
 
-function groupTable(groups) {
+function groupTable(groups, target) {
+  const reached = (group) => (target ? (group.reached ?? 0) / (group.count || 1) : null);
   const all = [
     { ...words("group", (group) => group.name), text: (group) => [swatch(group), group.name] },
     plain("runs", "count", String),
     quantity("return at the end", "score"),
     quantity("evaluation", "evaluation"),
     quantity("steps/s", "fps"),
+    { head: "reached target", value: reached, text: (group) => `${group.reached ?? 0} of ${group.count}` },
     quantity("time to target", "time_to", duration, true),
     quantity("steps to target", "steps_to", number, true),
     plain("memory, MB", "memory_mb", number, true),
