@@ -170,7 +170,7 @@ def compare(
 def _machine(facts: dict[str, Any]) -> dict[str, str]:
     """Where and with what the runs were made."""
     versions = facts.get("versions")
-    told = {"CPU": facts.get("cpu"), "CPUs": facts.get("cpus"), "system": facts.get("platform")}
+    told = {"CPU": facts.get("cpu"), "CPUs": facts.get("cpus")}
     told |= versions if isinstance(versions, dict) else {}
     return {name: str(value) for name, value in told.items() if value is not None}
 
