@@ -124,8 +124,10 @@ def _complain(error: PacelineError) -> None:
 
 def _plain(text: str) -> str:
     """What a terminal shows as it is, and no more than a screen of it."""
-    shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    lines = [line if len(line) <= 500 else f"{line[:500]} …" for line in shown.splitlines()]
+    from .console import printable
+
+    shown = [printable(line) for line in text.split("\n")]
+    lines = [line if len(line) <= 500 else f"{line[:500]} …" for line in shown]
     return "\n".join([*lines[:19], "…"] if len(lines) > 20 else lines)
 
 

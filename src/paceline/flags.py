@@ -24,9 +24,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadInput(message)
 
-    def parse(self, arguments: list[str]) -> dict[str, Any]:
-        """What was given, and only that, by name."""
-        given, unknown = self.parse_known_args(arguments)
+    def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
+        """What was given, and only that, by name; options and other arguments may be `mixed`."""
+        parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
+        given, unknown = parse(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
             near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.6)

@@ -34,8 +34,6 @@ def ring(
 
     When `stopping()` on any rank, the report comes at once instead of after `log_every` iterations.
     """
-    sampler.begin()
-    sync.all(True)  # nobody's clock starts before everybody is ready
     meter = Meter(progress, learner, sync, sampler.t_wait)
     while (spent := budget.fraction(progress)) < 1.0:
         meter.begin()
@@ -60,7 +58,6 @@ def watch(
     stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
     """What the ring yields, from beside it: others collect and learn until the budget is spent."""
-    sync.all(True)
     meter = Meter(progress, learner, sync)
     at_work, stopped = True, False
     while at_work:

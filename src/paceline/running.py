@@ -167,10 +167,12 @@ def _record(
     else:
         reports = ring(parts.sampler, parts.learner, parts.sync, *counted)
     if parts.sync.world_size > parts.sync.size and parts.sync.rank:
+        _get_ready(parts)
         yield from reports  # a learner that others watch leaves nothing behind by itself
         return
     with Recorder(config, folder, parts, progress, asked) as recorder:
         try:
+            _get_ready(parts)
             for report in reports:
                 yield recorder.record(report)
             if budget.scored(progress.recent) and parts.sync.rank == 0:
@@ -182,6 +184,13 @@ def _record(
         except (EnvironmentFailed, Diverged) as error:
             recorder.fail(error)
             raise
+
+
+def _get_ready(parts: Parts) -> None:
+    """Nobody's clock starts before all environments, of all ranks, are ready for a step."""
+    if parts.sampler is not None:
+        parts.sampler.begin()
+    parts.sync.all(True)
 
 
 def _newest(checkpoints: Path) -> tuple[Path, checkpoint.Checkpoint]:

@@ -22,7 +22,7 @@ from paceline.configure import resolve
 pytestmark = pytest.mark.timeout(110)
 
 MACHINES = Path(__file__).resolve().parents[2] / "configs" / "machines"
-SMALL = ("--hidden", "16", "--time", "8s")
+SMALL = ("--hidden", "16", "--time", "2s")
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_its_head_says_how_it_was_made_and_what_it_gains(small):
     assert "paceline tune --env-id CartPole-v1" in head and "Measured on" in head
     assert re.search(r"[\d,]+ (\([\d,]+ to [\d,]+\) )?steps/s", head)
     assert "Bound: " in head and "512 rows an update, 256 a minibatch, kept" in head
-    assert "for want of time" in head  # 8 s are not enough to rely on
+    assert "for want of time" in head  # 2 s are not enough to rely on
 
 
 def test_the_table_and_the_sentences_are_printed(small):

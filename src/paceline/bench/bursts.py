@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -201,9 +202,12 @@ class Runs:
         found = replace(found, around=max(0.0, found.around - seconds))
         self.bursts.setdefault(shape, []).append(found)
         eager = ", eager" if self.compiled and not found.compiled else ""
-        print(f"{f'{shape}{eager}':<44} {found.fps:>10,.0f} steps/s  {self._clock()}", flush=True)
+        line = f"{f'{shape}{eager}':<44} {found.fps:>10,.0f} steps/s  {self._clock()}"
+        print(line.rstrip(), flush=True)
         return found
 
     def _clock(self) -> str:
+        if math.isinf(self.left):
+            return ""
         left = round(self.left)
         return f"{left // 60}:{left % 60:02d} left" if left > 0 else "nearly done"

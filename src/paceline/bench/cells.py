@@ -16,7 +16,7 @@ from ..errors import BadInput
 from ..files import read_plain
 from ..flags import Parser, config_parser, nested
 from ..machine import available_cpus
-from .plan import whole_from
+from .plan import number_from, whole_from
 
 PLAN = "bench.json"
 MODES = ("sequential", "parallel", "ranks")
@@ -59,6 +59,7 @@ class Matrix:
     cells: list[Cell]
     seeds: list[int]
     target: float | None
+    overwrite: bool
 
     def jobs(self) -> list[tuple[Cell, int]]:
         """Seed by seed, every second time backwards, so that no cell has the quiet hours."""
@@ -78,9 +79,9 @@ def matrix_of(arguments: list[str]) -> Matrix:
             raise BadInput("--resume DIR goes on as it was begun: leave the other options out")
         folder = Path(given["resume"])
         return _matrix(_remembered(folder), folder)
-    typed = _without(arguments, "output_dir", "overwrite")
-    place = given.get("output_dir")
-    return _matrix(typed, Path(place) if place else None)
+    typed = _without(arguments, "--output-dir", "--overwrite", "--no-overwrite")
+    place, overwrite = given.get("output_dir"), given.get("overwrite") == "true"
+    return _matrix(typed, Path(place) if place else None, overwrite)
 
 
 def _remembered(folder: Path) -> list[str]:
@@ -91,9 +92,8 @@ def _remembered(folder: Path) -> list[str]:
         raise BadInput(f"{folder} holds no benchmark: there is no whole {PLAN} in it") from None
 
 
-def _without(arguments: list[str], *names: str) -> list[str]:
+def _without(arguments: list[str], *flags: str) -> list[str]:
     """The arguments, but for these options and their values."""
-    flags = {f"--{name.replace('_', '-')}" for name in names}
     left, skip = [], False
     for place, argument in enumerate(arguments):
         value = skip and not argument.startswith("--")
@@ -111,12 +111,12 @@ def _parser() -> Parser:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seeds", type=whole_from, default=3)
     parser.add_argument("--first-seed", type=lambda text: whole_from(text, 0), default=0)
-    parser.add_argument("--target-return", default=None)
+    parser.add_argument("--target-return", type=number_from, default=None)
     parser.add_argument("--resume", default=None)
     return parser
 
 
-def _matrix(arguments: list[str], folder: Path | None) -> Matrix:
+def _matrix(arguments: list[str], folder: Path | None, overwrite: bool = False) -> Matrix:
     given = _parser().parse(arguments)
     own = {n: given.pop(n) for n in ("algos", "modes", "seeds", "first_seed", "target_return")}
     given.pop("resume")
@@ -137,8 +137,7 @@ def _matrix(arguments: list[str], folder: Path | None) -> Matrix:
         env = str(given.get("env_id", file.get("env_id", "CartPole-v1")))
         stem = env.replace(":", "-").replace("/", "-")
         folder = Path("runs") / f"bench-{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    target = None if own["target_return"] is None else float(own["target_return"])
-    return Matrix(folder, arguments, cells, seeds, target)
+    return Matrix(folder, arguments, cells, seeds, own["target_return"], overwrite)
 
 
 def _names(flag: str, text: str, known: tuple[str, ...]) -> list[str]:

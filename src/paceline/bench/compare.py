@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 import shlex
 import sys
 from argparse import ArgumentTypeError
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import parse_duration, parse_steps, seconds
+from ..console import printable
 from ..errors import BadInput
 from ..files import replace_file
 from ..flags import Parser
@@ -94,7 +94,7 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("--target-return", type=number_from)
     parser.add_argument("--output-dir")
     parser.add_argument("--overwrite", action="store_true")
-    given = parser.parse(arguments)
+    given = parser.parse(arguments, mixed=True)
     if not given["runs"]:
         raise BadInput("name the runs to compare: paceline compare runs/one runs/other")
     paths = [(Path(path), run) for path in given["runs"] for run in find_runs(Path(path))]
@@ -108,9 +108,9 @@ def command(arguments: list[str]) -> int:
 
 def _at(text: str) -> tuple[str, float, str]:
     """`10m` → time, 600 s; `500k` → steps, 500,000."""
-    if re.fullmatch(r"[\d.]+[smh]", text):
-        return "time", seconds(parse_duration(text)), _spelled(text)
     try:
+        if text[-1:] in ("s", "m", "h"):
+            return "time", seconds(parse_duration(text)), _spelled(text)
         steps = parse_steps(text)
         return "steps", float(steps), f"{steps:,} steps"
     except (ValueError, TypeError):
@@ -230,7 +230,7 @@ def _threshold(env_id: str) -> float | None:
 
 
 def _title(groups: list[Group], run: History) -> str:
-    env = run.config.env_name
+    env = printable(run.config.env_name)
     algos = {group.algo for group in groups}
     if len(groups) == 1:
         return f"{env}: {groups[0].name}"
@@ -258,7 +258,8 @@ def write(made: Comparison, folder: Path) -> None:
         report = f"{said}\nHow it was made\n" + "\n".join(STATISTICS) + "\n"
         _write_rows(folder / "comparison.csv", [group_values(row) for row in made.rows])
         _write_rows(folder / "comparison_runs.csv", run_values(made.rows))
-        draw(made.rows, made.target, made.title, made.subtitle, folder / "comparison.png")
+        plot = draw(made.rows, made.target, made.title, made.subtitle)
+        replace_file(folder / "comparison.png", plot)
         replace_file(folder / "comparison_report.txt", report.encode())
         replace_file(folder / "report.html", page(_content(made)).encode())
     except OSError as error:

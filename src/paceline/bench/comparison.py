@@ -101,7 +101,7 @@ class GroupRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two groups; `b` is the one with the higher score."""
+    """Two groups; the runs of `b` are mostly the better ones."""
 
     a: int
     b: int
@@ -176,7 +176,7 @@ def _run(run: History, group: str, point: Point, target: float | None) -> RunRow
     if at is not None and point.chosen and run.columns[point.axis][at] > point.value:
         at = None
     return RunRow(
-        name=str(run.path),
+        name=run.name,
         group=group,
         seed=run.seed,
         state=run.state,
@@ -255,8 +255,13 @@ def _dash(way: str) -> int:
 def pairs_of(rows: list[GroupRow]) -> list[Pair]:
     """Every two groups that have scores, compared; adjusted for how many pairs there are."""
     scored = [k for k, row in enumerate(rows) if row.scores]
-    ordered = [_ordered(rows, i, j) for i, j in combinations(scored, 2)]
-    found = [difference(rows[a].scores, rows[b].scores) for a, b in ordered]
+    found, ordered = [], []
+    for a, b in combinations(scored, 2):
+        each = difference(rows[a].scores, rows[b].scores)
+        if each.value < 0:
+            a, b, each = b, a, difference(rows[b].scores, rows[a].scores)
+        ordered.append((a, b))
+        found.append(each)
     adjusted = holm([each.p_means for each in found])
     made = zip(ordered, found, adjusted, strict=True)
     return [
@@ -273,10 +278,6 @@ def pairs_of(rows: list[GroupRow]) -> list[Pair]:
         )
         for (a, b), each, p in made
     ]
-
-
-def _ordered(rows: list[GroupRow], i: int, j: int) -> tuple[int, int]:
-    return (i, j) if _score(rows[j]) >= _score(rows[i]) else (j, i)
 
 
 def _score(row: GroupRow) -> float:

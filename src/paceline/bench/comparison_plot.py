@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
 from typing import Any
 
 from .comparison import GroupRow
@@ -17,8 +17,8 @@ MOST_BARS = 16
 LONGEST_NAME = 34
 
 
-def draw(rows: list[GroupRow], target: float | None, title: str, note: str, path: Path) -> None:
-    """Four panels."""
+def draw(rows: list[GroupRow], target: float | None, title: str, note: str) -> bytes:
+    """Four panels, as a PNG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -38,7 +38,9 @@ def draw(rows: list[GroupRow], target: float | None, title: str, note: str, path
         handles, names = axes[0][0].get_legend_handles_labels()
         shown = slice(0, MOST_BARS)
         figure.legend(handles[shown], names[shown], loc="outside lower center", ncols=4)
-        figure.savefig(path)
+        file = io.BytesIO()
+        figure.savefig(file, format="png")
+    return file.getvalue()
 
 
 def _plain(text: str) -> str:

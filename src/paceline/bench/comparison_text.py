@@ -44,9 +44,9 @@ def _against(rows: list[GroupRow], pairs: list[Pair], best: int) -> list[str]:
     other = {id(pair): rows[pair.a if pair.b == best else pair.b].name for pair in pairs}
     if len(pairs) == 1:
         return [says(rows, pairs[0])]
-    clear = [other[id(pair)] for pair in pairs if pair.clear]
-    open_ = [other[id(pair)] for pair in pairs if not pair.clear and pair.low is not None]
+    clear = [other[id(pair)] for pair in pairs if pair.clear and pair.b == best]
     few = [other[id(pair)] for pair in pairs if pair.low is None]
+    open_ = [name for name in other.values() if name not in (*clear, *few)]
     said = []
     if clear:
         said.append(f"It is clearly better than {_listed(clear)}.")
@@ -104,7 +104,7 @@ def _fastest(rows: list[GroupRow]) -> list[str]:
 def notes(runs: list[History], rows: list[GroupRow], point: Point) -> list[str]:
     """What a reader has to know before believing any of it."""
     said = [_unfinished(run, point) for run in runs if not point.counts(run)]
-    said += [f"{run.path}: {run.lost} lines of metrics can't be read" for run in runs if run.lost]
+    said += [f"{run.name}: {run.lost} lines of metrics can't be read" for run in runs if run.lost]
     for what, find in (("CPU", "cpu"), ("number of CPUs", "cpus")):
         found = {str(run.facts.get(find)) for run in runs}
         if len(found) > 1:
@@ -128,7 +128,7 @@ def _unfinished(run: History, point: Point) -> str:
     ended = "is still going, after" if run.state == "still going" else "was cut short after"
     if run.state == "done":
         ended = "ended after"
-    return f"{run.path} {ended} {came} of {point.text}, and is not counted."
+    return f"{run.name} {ended} {came} of {point.text}, and is not counted."
 
 
 def table(rows: list[GroupRow], target: float | None) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import BUDGETS, Config, seconds
+from ..console import printable
 from ..errors import BadInput
 from ..rundir import CHANGEABLE
 from .history import History
@@ -81,7 +82,9 @@ def grouped(given: list[tuple[Path, History]], by: list[str] | None) -> list[Gro
     runs = [run for _, run in given]
     if by == [FOLDER]:
         places = list(dict.fromkeys(path for path, _ in given))
-        return [_group(str(p), [run for path, run in given if path == p]) for p in places]
+        return [
+            _group(printable(str(p)), [run for path, run in given if path == p]) for p in places
+        ]
     names = _checked(by, runs[0]) if by else None
     labels = [_by_name(run, names) for run in runs] if names else _found(runs)
     return [
@@ -98,11 +101,11 @@ def _group(name: str, runs: list[History]) -> Group:
 def _checked(by: list[str], run: History) -> list[str]:
     for name in by:
         if name not in run.values:
-            near = difflib.get_close_matches(name, [*run.values, FOLDER], n=1, cutoff=0.6)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = difflib.get_close_matches(name, run.values, n=1, cutoff=0.6)
+            hint = f" (did you mean {near[0]}?)" if near else ""
             raise BadInput(
-                f"--by {name}: there is no such option{hint} Write options of train, such as "
-                f"--by algo,lr, or --by {FOLDER} to compare the paths as they were given"
+                f"--by {name}: there is no such option{hint}; write options of train, such as "
+                f"--by algo,lr, or --by {FOLDER} alone to compare the paths as they were given"
             )
     return by
 
@@ -138,8 +141,8 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list):
-        return ",".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value)
+        return printable(",".join(map(str, value)))
+    return printable(value if isinstance(value, str) else json.dumps(value))
 
 
 def algo_of(config: Config) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import os
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,9 +17,10 @@ from pydantic_core import from_json
 
 from ..budget import RECENT, Budget, Progress
 from ..config import Config
+from ..console import printable
 from ..errors import BadInput
 from ..files import read_plain
-from ..rundir import CONFIG, EVALUATION, LOCK, METRICS, RUN, run_config
+from ..rundir import CONFIG, EVALUATION, LOCK, METRICS, RUN, refuse_strange, run_config
 from .measure import PHASES
 from .statistics import Array
 
@@ -48,6 +50,10 @@ class History:
     """lines that could not be read"""
     values: dict[str, Any] = field(default_factory=dict)
     """the configuration, flat: {"ppo.clip": 0.2, …}"""
+
+    @property
+    def name(self) -> str:
+        return printable(str(self.path))
 
     @property
     def seed(self) -> int:
@@ -106,7 +112,8 @@ class History:
         """Seconds before the first step."""
         found = self.facts.get("startup")
         seconds = found.get("seconds") if isinstance(found, dict) else None
-        return float(seconds) if isinstance(seconds, int | float) else None
+        known = _number(seconds)
+        return float(known) if math.isfinite(known) else None
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -122,6 +129,7 @@ def find_runs(path: Path) -> list[Path]:
 
 def read_run(path: Path) -> History:
     """All that the files say; what can't be used is refused by name."""
+    refuse_strange(path)
     try:
         config = run_config(path)
         facts = json.loads(read_plain(path / RUN, 2**20))
@@ -177,7 +185,9 @@ def _number(value: Any) -> float:
 
 
 def _state(path: Path, config: Config, columns: dict[str, Array]) -> str:
-    last = {name: column[-1] if len(column) else 0.0 for name, column in columns.items()}
+    last = {
+        name: np.nan_to_num(column[-1]) if len(column) else 0.0 for name, column in columns.items()
+    }
     progress = Progress(int(last["iter"]), int(last["steps"]), float(last["time"]))
     progress.recent = deque(_recent(path), maxlen=RECENT)
     if Budget.of(config).fraction(progress) >= 1.0:
@@ -188,12 +198,17 @@ def _state(path: Path, config: Config, columns: dict[str, Array]) -> str:
 def _locked(path: Path) -> bool:
     """Whether a process is writing this run."""
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         pass
+    finally:
+        os.close(handle)
     return False
 
 
@@ -212,7 +227,7 @@ def _evaluation(path: Path, columns: dict[str, Array]) -> float | None:
     try:
         found = json.loads(read_plain(path / EVALUATION, 2**24))
         at_end = Path(found["checkpoint"] or "").name == f"{int(columns['iter'][-1]):08d}"
-        mean = float(found["mean"])
+        mean = _number(found["mean"])
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
-    return mean if at_end and math.isfinite(mean) else None
+    return float(mean) if at_end and math.isfinite(mean) else None

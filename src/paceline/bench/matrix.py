@@ -58,7 +58,7 @@ def command(arguments: list[str]) -> int:
         return 0
     matrix = matrix_of(arguments)
     with locked(matrix.folder), ended_by_signals():
-        _claim(matrix, "--overwrite" in arguments)
+        _claim(matrix)
         try:
             failed = Bench(matrix).run()
         except KeyboardInterrupt:
@@ -68,10 +68,12 @@ def command(arguments: list[str]) -> int:
         return _conclude(matrix, failed)
 
 
-def _claim(matrix: Matrix, overwrite: bool) -> None:
+def _claim(matrix: Matrix) -> None:
     """The same benchmark goes on; another needs a place of its own."""
     plan = matrix.folder / PLAN
-    if plan.exists() and not overwrite:
+    if not plan.exists():
+        refuse_to_lose(matrix.folder, overwrite=False)
+    elif not matrix.overwrite:
         try:
             known = json.loads(read_plain(plan, 2**20))["arguments"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -82,8 +84,8 @@ def _claim(matrix: Matrix, overwrite: bool) -> None:
                 f"--resume {matrix.folder}`, choose another --output-dir, or give --overwrite"
             )
         return
-    refuse_to_lose(matrix.folder, overwrite)
-    shutil.rmtree(matrix.folder / "runs", ignore_errors=True)
+    else:
+        shutil.rmtree(matrix.folder / "runs", ignore_errors=True)
     replace_file(plan, json.dumps({"arguments": matrix.arguments}, indent=1).encode())
 
 
@@ -147,7 +149,8 @@ class Bench:
         each = self._expected(cell)
         if math.isfinite(each):
             left = max(0.0, each - taken) + self._left * each
-            parts.append(f"the whole: {clock(left)} left")
+            share = (len(self._jobs) - left / each) / len(self._jobs)
+            parts.append(f"the whole: {share:.0%}, {clock(left)} left")
         return " · ".join(parts)
 
     def _expected(self, cell: Cell) -> float:

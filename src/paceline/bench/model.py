@@ -72,7 +72,7 @@ class Shape:
 
     def __str__(self) -> str:
         """16 envs × 256 steps, 2 workers."""
-        text = f"{self.envs} envs × {self.steps} steps"
+        text = f"{self.envs} env{'s' if self.envs > 1 else ''} × {self.steps} steps"
         if self.ranks > 1:
             text = f"{self.ranks} ranks × {text}"
         if self.way == "apart":

@@ -125,8 +125,9 @@ def _unpaired(x: Array, y: Array) -> Difference:
     parts = x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)
     squares = sum(part**2 / (len(of) - 1) for part, of in zip(parts, (x, y), strict=True))
     free = sum(parts) ** 2 / squares if squares else math.inf
-    p_means = student(y.mean() - x.mean(), math.sqrt(sum(parts)), free)
-    return _judged(apart, positive, mann_whitney_null(len(x), len(y)), p_means, False)
+    gap = float(y.mean() - x.mean())
+    p_means = student(gap, math.sqrt(sum(parts)), free)
+    return _judged(apart, positive, mann_whitney_null(len(x), len(y)), gap, p_means, False)
 
 
 def _paired(apart: Array) -> Difference:
@@ -135,8 +136,9 @@ def _paired(apart: Array) -> Difference:
     means = np.sort((apart[rows] + apart[columns]) / 2)
     positive = float((means > 0).sum() + (means == 0).sum() / 2)
     error = float(apart.std(ddof=1)) / math.sqrt(len(apart))
-    p_means = student(float(apart.mean()), error, len(apart) - 1)
-    return _judged(means, positive, wilcoxon_null(len(apart)), p_means, True)
+    gap = float(apart.mean())
+    p_means = student(gap, error, len(apart) - 1)
+    return _judged(means, positive, wilcoxon_null(len(apart)), gap, p_means, True)
 
 
 def student(apart: float, error: float, free: float) -> float:
@@ -155,13 +157,16 @@ def student(apart: float, error: float, free: float) -> float:
 
 
 def _judged(
-    ordered: Array, positive: float, null: Array, p_means: float, paired: bool
+    ordered: Array, positive: float, null: Array, apart: float, p_means: float, paired: bool
 ) -> Difference:
     """`null` is the chance of each count of positive ones among `ordered` if nothing differs.
 
+    `apart` is how far apart the means are.
     With ties the count varies less than that, and so the test errs to the side of caution.
     """
     few = math.ceil(min(positive, len(ordered) - positive))
+    value = float(np.median(ordered))
+    p_means = p_means if value * apart > 0 else 1.0  # which would be another difference
     chance = np.cumsum(null)
     p = min(1.0, 2 * float(chance[few]))
     outside = int(
@@ -170,7 +175,7 @@ def _judged(
     bounded = 0 < outside <= len(ordered) // 2
     low = float(ordered[outside - 1]) if bounded else None
     high = float(ordered[-outside]) if bounded else None
-    return Difference(float(np.median(ordered)), low, high, p, p_means, paired)
+    return Difference(value, low, high, p, p_means, paired)
 
 
 @cache

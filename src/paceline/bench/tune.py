@@ -52,7 +52,11 @@ def command(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
         return 0
-    plan = plan_of(arguments)
+    return work(plan_of(arguments), arguments)
+
+
+def work(plan: Plan, arguments: list[str]) -> int:
+    """Measure what has to be measured, say what was found, and write it."""
     if plan.constants is not None:
         known, facts = read_constants(plan.constants, plan.base)
         _propose(plan, known, facts, arguments)
@@ -65,7 +69,7 @@ def command(arguments: list[str]) -> int:
     ):
         search = Search(plan, Path(scratch))
         if plan.predicts:
-            known = search.constants(rounds=3)
+            known = search.constants(rounds=5)
             facts = _save(plan, search, known)
             _propose(plan, known, facts, arguments)
         else:

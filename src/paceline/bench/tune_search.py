@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ KINDS = 4
 """Of shapes, of which the best are tried if there is any time: as it is, serial, workers, ranks."""
 BEHIND = 0.85
 """Share of the best rate below which a shape is out after one burst."""
+CAN_PIN = hasattr(os, "sched_setaffinity")
 GROWN = 4
 """Times as many environments, or as few: tells the cost of a call from that of its rows."""
 
@@ -53,7 +55,8 @@ class Search:
         found: dict[Shape, list[Burst]] = {shape: [] for shape in wanted}
         for number in range(rounds):
             for place, shape in enumerate(wanted):
-                optional, trial = place > 1 or number, bool(shape.workers) and shape.ranks == 1
+                optional = number > 0 or place > (1 if rounds > 1 else 0)
+                trial = bool(shape.workers) and shape.ranks == 1
                 if optional and self.runs.left < self.runs.cost(shape, self.runs.seconds, trial):
                     continue
                 if measured := self.runs.once(shape, self.runs.seconds, trial):
@@ -101,26 +104,30 @@ class Search:
         shapes = candidates(self.base, plan.allowed, self._here)
         listed = shortlist(self.base, shapes, known, self._here, self._affordable())
         for shape in listed[1:]:
-            if shape not in self.runs.bursts and self.runs.left > self._finals_cost(listed):
+            if shape not in self.runs.bursts and self._in_time(listed[1:]):
                 self.runs.once(shape, self.runs.seconds, trial=True)
         tried = list(dict.fromkeys([*listed, *(s for s in self.runs.bursts if s in shapes)]))
         half = self._best(tried, known, max(FINALISTS + 1, -(-len(tried) // 2)))
         for shape in reversed(half):  # a burst that was disturbed has another chance
-            if shape != self.base and self.runs.left > self._finals_cost(half):
+            if shape != self.base and self._in_time(half):
                 self.runs.once(shape, self.runs.seconds, trial=True)
-        self._take_turns(self._with_base(self._worth_it(half, known)))
+        self._take_turns(self._finalists(half, known))
 
     def _affordable(self) -> int:
         """Shapes that there is time to try, before the finals."""
         each = self.runs.cost(self.base, self.runs.seconds, trial=True)
-        finals = FINALISTS * ROUNDS * self.runs.cost(self.base, 2 * self.runs.seconds)
+        finals = self._turns([self.base] * (1 + FINALISTS))
         number = int((self.runs.left - finals) / (1.5 * each)) + 1
         fewest = KINDS if self.runs.left > finals / 2 else 2
         return max(fewest, min(MOST_LISTED, number))
 
-    def _finals_cost(self, shapes: list[Shape]) -> float:
-        costs = sorted(self.runs.cost(shape, 2 * self.runs.seconds) for shape in shapes)[:FINALISTS]
-        return ROUNDS * sum(costs)
+    def _turns(self, finalists: list[Shape]) -> float:
+        """Seconds until they have all taken their turns."""
+        return ROUNDS * sum(self.runs.cost(shape, 2 * self.runs.seconds) for shape in finalists)
+
+    def _in_time(self, shapes: list[Shape]) -> bool:
+        """Whether there is time for more, beside the finals of the first of these."""
+        return self.runs.left > self._turns([self.base, *shapes[:FINALISTS]])
 
     def _rate(self, shape: Shape, known: Constants) -> float:
         """The best that was measured, since what disturbs a burst only slows it; or else what the
@@ -141,19 +148,18 @@ class Search:
         alive = (shape for shape in shapes if shape not in self.runs.failed)
         return sorted(alive, key=lambda shape: -self._rate(shape, known))[:number]
 
-    def _worth_it(self, shapes: list[Shape], known: Constants) -> list[Shape]:
-        """Without those far behind; and the best of several processes also bound to CPUs."""
+    def _finalists(self, shapes: list[Shape], known: Constants) -> list[Shape]:
+        """As it is, and the best of these, but for those far behind, as far as time allows; and
+        the best of several processes also bound to CPUs."""
         permitted = [shape for shape in shapes if self._plan.allowed.permits(shape)]
-        ranked = self._best(permitted or shapes, known, FINALISTS)
-        best = self._rate(ranked[0], known)
-        kept = [shape for shape in ranked if self._rate(shape, known) >= BEHIND * best]
-        pinned = replace(kept[0], pinned=True)
-        if kept[0].processes > 1 and self.runs.left > self._finals_cost(kept) * (1 + 1 / len(kept)):
-            kept.append(pinned)
-        return kept
-
-    def _with_base(self, shapes: list[Shape]) -> list[Shape]:
-        return list(dict.fromkeys([self.base, *shapes]))
+        ranked = self._best(permitted, known, FINALISTS)
+        best = self._rate(ranked[0], known) if ranked else 0.0
+        found = [shape for shape in ranked if self._rate(shape, known) >= BEHIND * best]
+        if found and found[0].processes > 1 and not found[0].pinned and CAN_PIN:
+            found.append(replace(found[0], pinned=True))
+        while len(found) > 1 and self.runs.left < self._turns([self.base, *found]):
+            found.pop()
+        return list(dict.fromkeys([self.base, *found]))
 
     def _take_turns(self, finalists: list[Shape]) -> None:
         """Rounds in which every finalist has one burst; every second one backwards."""
@@ -193,8 +199,8 @@ class Search:
             raise RunFailed("\n".join(["no shape could be measured to the end", *causes]), 3)
         rates = {shape: statistics.median(values) for shape, values in found.items()}
         best = max(rates, key=lambda shape: rates[shape])
-        near = {s: rate for s, rate in rates.items() if max(found[s]) >= min(found[best])}
-        return simplest(near, self.base)
+        same = {s for s in rates if max(found[s]) >= min(found[best]) or self.rounds < 2}
+        return simplest({shape: rates[shape] for shape in same}, self.base)
 
     def rows(self, known: Constants) -> list[Row]:
         """One for each shape, measured or failed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,10 @@ SHORTEST = 16
 """Steps of a rollout that no layout goes below by itself, unless the preset does."""
 NEAR = 0.97
 """Share of the best rate from which the simpler of two shapes is preferred."""
+MOST_NUMBERS = 64
+"""Of environments that are tried, with each number of processes."""
+ALIKE = 3
+"""Shapes with the same processes that are listed."""
 HOPELESS = 0.75
 """Share of the best predicted rate below which a shape is not worth a measurement."""
 
@@ -80,12 +85,8 @@ def _laid_out(
 ) -> Iterator[Shape]:
     """Shapes with so many processes and steps: those whose rows are allowed and divide equally."""
     share = 1 if base.way == "apart" else max(1, workers)
-    fewest = -(-base.rows // (ranks * steps))
     most = allowed.max_rows // (ranks * steps)
-    numbers = range(-(-fewest // share) * share, most + 1, share)
-    # Of many that differ by little, the multiples of what there was; if none divides, any.
-    doubles = [envs for envs in numbers if ranks * envs * steps % base.rows == 0]
-    for envs in doubles or numbers:
+    for envs in _numbers(base.rows, ranks * steps, share, most):
         rows = ranks * envs * steps
         if not allowed.whole and (rows % base.batch or envs * steps % (rows // base.batch)):
             continue
@@ -100,6 +101,18 @@ def _laid_out(
                 threads=threads,
                 pinned=False,
             )
+
+
+def _numbers(rows: int, each: int, share: int, most: int) -> Iterable[int]:
+    """Environments that make `rows`, or their doubles; if so many can't be shared, those that can.
+
+    `each` is the rows that one of them makes.
+    """
+    unit = math.lcm(share, rows // math.gcd(rows, each))
+    if unit <= most:
+        return [unit << k for k in range((most // unit).bit_length())]
+    fewest = -(-rows // each)
+    return range(-(-fewest // share) * share, most + 1, share)[:MOST_NUMBERS]
 
 
 def _threads(allowed: Allowance, cpus: int, busy: int) -> Iterable[int]:
@@ -131,5 +144,10 @@ def shortlist(
     for shape in ranked:
         kinds.setdefault(shape.kind, shape)
     first = sorted(kinds.values(), key=lambda shape: -rates[shape])
-    rest = [shape for shape in ranked if rates[shape] >= HOPELESS * rates[ranked[0]]]
+    rest, alike = [], Counter[tuple[int, ...]]()
+    for shape in ranked:
+        processes = shape.ranks, shape.workers, shape.threads
+        alike[processes] += 1
+        if rates[shape] >= HOPELESS * rates[ranked[0]] and alike[processes] <= ALIKE:
+            rest.append(shape)
     return list(dict.fromkeys([base, *first, *rest]))[:number]

@@ -1,0 +1,352 @@
+"""`paceline bench` as a user has it: the matrix, its interruptions, its failures, its refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+
+import pytest
+
+from paceline.bench import matrix
+from paceline.bench.cells import matrix_of
+from paceline.bench.compare import OURS
+
+pytestmark = pytest.mark.timeout(115)
+
+SHORT = ("--seeds", 1, "--eval-episodes", 1, "--track", "none", "--hidden", "16", "--num-envs", 4)
+
+
+def rows(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def made_by(path):
+    """What tells a file from one that was written anew."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def lines_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+# The matrix, killed in the middle and gone on with
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory, shell_in, until):
+    """Two algorithms in two ways; killed while the second run is at work, then resumed."""
+    shell = shell_in(tmp_path_factory.mktemp("bench"))
+    folder = shell.folder / "out"
+    plan = ("--algos", "ppo,a2c", "--modes", "sequential,parallel", "--num-workers", 2, *SHORT)
+    budget = ("--total-steps", "12k", "--save-every", 500, "--output-dir", "out")
+    first, second = (
+        folder / "runs" / f"ppo-{way}" / "seed-0" for way in ("sequential", "parallel")
+    )
+    process = shell.start("bench", *plan, *budget)
+    until(lambda: list(second.glob("checkpoints/0*")) or process.poll() is not None)
+    alive = process.poll() is None
+    process.kill()
+    process.communicate(timeout=10)
+    before = {run: {p.name: made_by(p) for p in run.iterdir()} for run in (first, second)}
+    seen = lines_of(second)
+    ended = shell("bench", "--resume", "out", timeout=100)
+    return {
+        "alive": alive,
+        "before": before,
+        "seen": seen,
+        "ended": ended,
+        "folder": folder,
+        "runs": (first, second),
+        "shell": shell,
+    }
+
+
+def test_a_benchmark_killed_in_the_middle_goes_on_to_its_end(killed):
+    assert killed["alive"], "it had ended before it could be killed"
+    assert killed["ended"].code == 0, killed["ended"]
+    assert set(OURS) | {"bench.json", "runs"} <= {p.name for p in killed["folder"].iterdir()}
+
+
+def test_a_run_that_was_done_is_not_run_again(killed):
+    first, _ = killed["runs"]
+    assert "[1/4] PPO · sequential · seed 0: done before" in killed["ended"].out
+    for name, known in killed["before"][first].items():
+        assert made_by(first / name) == known, f"{name} was written again"
+
+
+def test_a_run_that_was_interrupted_goes_on_from_its_checkpoint(killed):
+    _, second = killed["runs"]
+    assert made_by(second / "run.json") == killed["before"][second]["run.json"]
+    lines = lines_of(second)
+    assert [line["iter"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[0] == killed["seen"][0], "it began from the beginning"
+    assert lines[-1]["steps"] >= 12_000
+
+
+def test_every_cell_is_a_run_of_its_own_and_a_row_of_the_report(killed):
+    folder = killed["folder"]
+    names = [f"{a}-{way}" for a in ("a2c", "ppo") for way in ("parallel", "sequential")]
+    assert sorted(p.name for p in (folder / "runs").iterdir() if p.is_dir()) == names
+    groups = rows(folder / "comparison.csv")
+    assert [(group["name"], group["count"]) for group in groups] == [
+        ("PPO · sequential", "1"),
+        ("PPO · 2 workers", "1"),
+        ("A2C · sequential", "1"),
+        ("A2C · 2 workers", "1"),
+    ]
+    for run in folder.glob("runs/*/seed-0"):
+        assert (run / "eval.json").exists() and lines_of(run)[-1]["steps"] >= 12_000
+
+
+def test_what_is_done_is_done_and_a_second_resume_trains_nothing(killed, monkeypatch, capsys):
+    shell, folder = killed["shell"], killed["folder"]
+    before = {p: made_by(p) for p in folder.rglob("metrics.jsonl")}
+    monkeypatch.chdir(shell.folder)
+    assert matrix.command(["--resume", "out"]) == 0
+    assert capsys.readouterr().out.count("done before") == 4
+    assert {p: made_by(p) for p in folder.rglob("metrics.jsonl")} == before
+
+
+def test_another_plan_in_the_same_place_is_refused_and_loses_nothing(killed, command, monkeypatch):
+    monkeypatch.chdir(killed["shell"].folder)
+    before = {p: made_by(p) for p in killed["folder"].rglob("*") if p.is_file()}
+    for more in ((), ("--overwrite", "false"), ("--overwrite=false",), ("--no-overwrite",)):
+        ended = command("bench", "--algos", "impala", "--output-dir", "out", *more)
+        assert ended.code == 2, ended
+        for word in ("out holds another benchmark", "--resume out", "--output-dir", "--overwrite"):
+            assert word in ended.err
+    assert {p: made_by(p) for p in killed["folder"].rglob("*") if p.is_file()} == before
+
+
+def test_its_folder_can_be_compared_like_any_other(killed, command, shell):
+    ended = command("compare", killed["folder"], "--output-dir", "again")
+    assert ended.code == 0 and len(rows(shell.folder / "again" / "comparison.csv")) == 4
+
+
+# Signals
+
+
+@pytest.mark.parametrize(
+    "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_a_signal_ends_the_run_and_says_how_to_go_on(shell, until, kind):
+    """That no process stays is seen to by the fixture that every test here has."""
+    run = shell.folder / "out" / "runs" / "ppo-parallel" / "seed-0"
+    plan = ("--algos", "ppo", "--modes", "parallel", "--num-workers", 2, *SHORT)
+    process = shell.start("bench", *plan, "--duration", "10m", "--output-dir", "out")
+    until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None)
+    process.send_signal(kind)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and "Traceback" not in err
+    assert "interrupted; go on with `paceline bench --resume out`" in err
+    assert list(run.glob("checkpoints/0*")), "it was not saved"
+    assert not (shell.folder / "out" / "report.html").exists()
+
+
+def test_two_benchmarks_do_not_share_a_place(shell, command, until):
+    plan = ("--algos", "ppo", "--modes", "sequential", *SHORT, "--duration", "10m")
+    process = shell.start("bench", *plan, "--output-dir", "out")
+    until(lambda: list(shell.folder.rglob("run.json")) or process.poll() is not None)
+    ended = command("bench", "--resume", "out")
+    assert ended.code == 2 and "another process" in ended.err
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
+# Failures
+
+
+FAILING = """
+import os
+
+import gymnasium as gym
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+class Failing(CartPoleEnv):
+    '''Fails after some steps wherever it is one of several ranks, while a file is there.'''
+
+    taken = 0
+
+    def step(self, action):
+        self.taken += 1
+        if self.taken > 300 and "RANK" in os.environ and os.path.exists("broken"):
+            raise RuntimeError("the rope broke")
+        return super().step(action)
+
+gym.register("Failing-v0", Failing, max_episode_steps=500)
+"""
+
+
+def test_a_cell_that_fails_is_shown_with_its_cause_and_the_others_go_on(shell):
+    (shell.folder / "failing.py").write_text(FAILING)
+    (shell.folder / "broken").touch()
+    plan = ("--algos", "a2c,a3c", "--modes", "ranks,sequential", "--ranks", 2, *SHORT)
+    more = ("--env-id", "failing:Failing-v0", "--max-restarts", 0, "--duration", "1s")
+    ended = shell("bench", *plan, *more, "--output-dir", "out")
+    assert ended.code not in (0, 1, 2, 75) and "Traceback" not in ended.out, ended
+    report = (shell.folder / "out" / "comparison_report.txt").read_text()
+    page = (shell.folder / "out" / "report.html").read_text()
+    for text in (ended.out, report, page):
+        assert "the rope broke" in text
+    assert "A2C · ranks · seed 0" in report and "A3C · sequential · seed 0" in report
+    assert "A3C · ranks: a3c has no such form" in report and "a3c has no such form" in page
+    counts = {row["name"]: row["count"] for row in rows(shell.folder / "out" / "comparison.csv")}
+    assert counts["A2C · sequential"] == "1" and "1" not in [
+        count for name, count in counts.items() if name != "A2C · sequential"
+    ]
+    done = shell.folder / "out" / "runs" / "a2c-sequential" / "seed-0" / "metrics.jsonl"
+    before = made_by(done)
+    (shell.folder / "broken").unlink()
+    ended = shell("bench", "--resume", "out")  # what has failed is tried again
+    assert ended.code == 0, ended
+    assert made_by(done) == before and "A2C · sequential · seed 0: done before" in ended.out
+    counts = {row["name"]: row["count"] for row in rows(shell.folder / "out" / "comparison.csv")}
+    assert counts == {"A2C · 2 ranks": "1", "A2C · sequential": "1", "A3C · 1 learner": "1"}
+    assert "the rope broke" not in (shell.folder / "out" / "comparison_report.txt").read_text()
+
+
+def test_where_every_cell_fails_that_is_said_and_no_report_is_made(shell, command):
+    (shell.folder / "failing.py").write_text(FAILING.replace('"RANK" in os.environ and ', ""))
+    (shell.folder / "broken").touch()
+    plan = ("--algos", "ppo", "--modes", "sequential", *SHORT, "--total-steps", 4000)
+    ended = shell("bench", *plan, "--env-id", "failing:Failing-v0", "--output-dir", "out")
+    assert ended.code not in (0, 1) and "the rope broke" in ended.err
+    assert "Traceback" not in ended.err.replace("Traceback (most recent call last):\n  File", "")
+    assert not (shell.folder / "out" / "report.html").exists()
+
+
+# Progress
+
+
+def test_progress_says_how_far_and_how_long_it_still_takes(command, monkeypatch):
+    monkeypatch.setattr(matrix, "EVERY", 0.2)
+    plan = ("--algos", "a2c", "--modes", "sequential", *SHORT, "--duration", "1s")
+    ended = command("bench", *plan, "--output-dir", "out")
+    assert ended.code == 0, ended
+    said = [line for line in ended.out.splitlines() if "left" in line]
+    assert said and all(line.startswith("[1/1] A2C · sequential · seed 0") for line in said)
+    assert any("steps" in line and "the whole:" in line for line in said)
+
+
+# The plan
+
+
+def test_every_algorithm_goes_with_every_way_but_a3c_with_ranks():
+    made = matrix_of(["--duration", "1s", "--num-workers", "2", "--ranks", "2"])
+    names = {(cell.algo, cell.mode) for cell in made.cells}
+    assert len(names) == 12
+    refused = {(cell.algo, cell.mode): cell.refused for cell in made.cells if cell.refused}
+    assert list(refused) == [("a3c", "ranks")] and "no such form" in refused["a3c", "ranks"]
+    assert len(made.jobs()) == 11 * 3
+
+
+def test_seeds_follow_each_other_and_every_second_round_runs_backwards():
+    made = matrix_of(
+        ["--algos", "ppo,a2c", "--modes", "sequential", "--seeds", "3", "--first-seed", "5"]
+    )
+    assert [(cell.algo, seed) for cell, seed in made.jobs()] == [
+        *(("ppo", 5), ("a2c", 5)),
+        *(("a2c", 6), ("ppo", 6)),
+        *(("ppo", 7), ("a2c", 7)),
+    ]
+
+
+def test_environments_that_were_counted_are_shared_among_ranks():
+    made = matrix_of(
+        ["--algos", "ppo", "--modes", "sequential,ranks", "--num-envs", "8", "--ranks", "2"]
+    )
+    assert [cell.options["num_envs"] for cell in made.cells] == ["8", "4"]
+
+
+# What is refused
+
+REFUSED = {
+    "--algos ppo,sarsa": ("--algos", "'sarsa'", "ppo"),
+    "--algos ,": ("--algos", "','"),
+    "--modes fast": ("--modes", "'fast'", "sequential"),
+    "--seeds 0": ("--seeds", "'0'"),
+    "--seeds few": ("--seeds", "'few'"),
+    "--first-seed -1": ("--first-seed",),
+    "--algo ppo": ("--algo", "--algos"),
+    "--seed 3": ("--seed", "--seeds"),
+    "--log-jsonl x": ("--log-jsonl",),
+    "--init-from x": ("--init-from",),
+    "--target-return high": ("--target-return", "'high'"),
+    "--target-return nan": ("--target-return", "'nan'"),
+    "--duration 10": ("duration", "10s"),
+    "--env-id Nope-v0": ("Nope",),
+    "--lr fast": ("lr", "fast"),
+    "--config missing.yaml": ("missing.yaml", "no such file"),
+    "--algos a3c --modes ranks": ("a3c", "no such form"),
+    "--modes parallel --num-envs 3 --num-workers 2": ("num_envs", "3"),
+    "--zork": ("--zork", "no such option"),
+    "stray": ("stray",),
+    "--resume none": ("none", "holds no benchmark"),
+    "--resume full": ("full", "holds no benchmark"),
+    "--resume full --seeds 3": ("--resume", "leave"),
+    "--resume broken": ("broken", "bench.json"),
+    "--output-dir full": ("full", "not empty", "notes.txt", "--overwrite"),
+    "--output-dir broken": ("broken", "another benchmark"),
+    "--output-dir full/notes.txt": ("full/notes.txt", "can't be"),
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_can_not_be_run_is_refused_before_anything_is(command, shell, arguments):
+    for name, file, text in (("full", "notes.txt", "mine"), ("broken", "bench.json", '{"argu')):
+        (shell.folder / name).mkdir()
+        (shell.folder / name / file).write_text(text)
+    before = sorted(p for p in shell.folder.rglob("*") if p.name != ".lock")
+    ended = command("bench", *arguments.split())
+    assert ended.code == 2 and not ended.out and "Traceback" not in ended.err
+    assert ended.err.startswith("paceline: ") and len(ended.err.splitlines()) <= 3
+    for word in REFUSED[arguments]:
+        assert word in ended.err, f"{word!r} is not in: {ended.err}"
+    assert sorted(p for p in shell.folder.rglob("*") if p.name != ".lock") == before
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """A benchmark whose runs all fail at once, so that what is done before them can be seen."""
+    monkeypatch.setattr(matrix.Bench, "run", lambda self: {"all": ("none was started", 3)})
+
+
+@pytest.mark.parametrize("flag", ["--overwrite", "--overwrite=true"])
+def test_overwrite_removes_no_runs_that_are_not_the_benchmarks_own(command, shell, idle, flag):
+    """`--output-dir .` where somebody keeps his runs."""
+    precious = shell.folder / "runs" / "mine" / "metrics.jsonl"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("{}\n")
+    command("bench", "--algos", "ppo", "--modes", "sequential", "--output-dir", ".", flag)
+    assert precious.exists(), "a stranger's runs were removed"
+
+
+@pytest.mark.parametrize(
+    ("flag", "replaced"),
+    [
+        (("--overwrite",), True),
+        (("--overwrite=true",), True),
+        (("--overwrite", "true"), True),
+        (("--overwrite", "false"), False),
+        (("--overwrite=false",), False),
+        (("--no-overwrite",), False),
+        ((), False),
+    ],
+    ids=str,
+)
+def test_overwrite_replaces_a_benchmark_just_where_it_says_so(command, shell, idle, flag, replaced):
+    folder = shell.folder / "out"
+    old = folder / "runs" / "ppo-sequential" / "seed-0" / "metrics.jsonl"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}\n")
+    (folder / "bench.json").write_text(json.dumps({"arguments": ["--seeds", "9"]}))
+    (folder / "notes.txt").write_text("mine")
+    ended = command(
+        "bench", "--algos", "ppo", "--modes", "sequential", "--output-dir", "out", *flag
+    )
+    assert old.exists() != replaced, ended
+    assert ("holds another benchmark" in ended.err) != replaced
+    assert (folder / "notes.txt").read_text() == "mine"

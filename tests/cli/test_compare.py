@@ -1,0 +1,556 @@
+"""`paceline compare` as a user has it: what it writes, says, refuses, and never loses."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from histories import curve, write_run
+
+from paceline.bench.compare import OURS
+
+pytestmark = pytest.mark.timeout(110)
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def rows(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write_two(folder, count=5, a=100.0, b=150.0, **options):
+    """Groups of `count` runs each that differ in their learning rate."""
+    for seed in range(count):
+        write_run(folder / f"a{seed}", curve(a, seed=seed), seed=seed, lr=0.1, **options)
+        write_run(folder / f"b{seed}", curve(b, seed=100 + seed), seed=seed, lr=0.2, **options)
+    return folder
+
+
+@pytest.fixture
+def two(shell):
+    return write_two(shell.folder / "h")
+
+
+@pytest.fixture
+def compare(command):
+    def run(*arguments, to="out", code=0):
+        ended = command("compare", *arguments, "--output-dir", to)
+        assert ended.code == code, ended
+        assert "Traceback" not in ended.err
+        return ended
+
+    return run
+
+
+def files_in(folder):
+    """Name and content of everything."""
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# What is written
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, shell_in):
+    """The comparison of two groups of five, by the real command."""
+    shell = shell_in(tmp_path_factory.mktemp("compare"))
+    write_two(shell.folder / "h")
+    ended = shell("compare", "h", "--output-dir", "out")
+    assert ended.code == 0 and not ended.err, ended
+    return ended, shell.folder / "out"
+
+
+def test_every_file_is_there_and_nothing_else(made):
+    _, folder = made
+    assert {path.name for path in folder.iterdir()} == set(OURS)
+
+
+def test_the_report_is_printed_and_has_the_verdict_first(made):
+    ended, folder = made
+    text = (folder / "comparison_report.txt").read_text()
+    assert text.partition("How it was made")[0].strip() in ended.out
+    assert "out/report.html" in ended.out and "Hodges and Lehmann" in text
+    title, _, _, verdict, difference, *_ = text.splitlines()
+    assert title == "CartPole-v1: lr 0.1 against lr 0.2"
+    assert verdict.startswith("lr 0.2 scored best: 1") and "after 50,000 steps" in verdict
+    assert re.match(r"lr 0\.2 is better than lr 0\.1 by \d+(\.\d)? \(95 % interval", difference)
+
+
+def test_each_group_has_a_row_whose_numbers_follow_from_its_runs(made):
+    _, folder = made
+    groups, runs = rows(folder / "comparison.csv"), rows(folder / "comparison_runs.csv")
+    assert [group["name"] for group in groups] == ["lr 0.1", "lr 0.2"]
+    assert len(runs) == 10 and {run["state"] for run in runs} == {"done"}
+    for group in groups:
+        scores = sorted(float(run["score"]) for run in runs if run["group"] == group["name"])
+        assert float(group["score"]) == pytest.approx(np.mean(scores[1:-1]))
+        assert scores[0] <= float(group["score_low"]) <= float(group["score"])
+        assert float(group["score"]) <= float(group["score_high"]) <= scores[-1]
+        assert group["count"] == "5" and float(group["fps"]) == 1000.0
+        shares = [float(value) for name, value in group.items() if name.startswith("share_")]
+        assert sum(shares) == pytest.approx(1)
+
+
+def test_the_picture_is_a_png_that_shows_something(made):
+    import matplotlib.image
+
+    path = made[1] / "comparison.png"
+    assert path.read_bytes().startswith(PNG)
+    picture = matplotlib.image.imread(path)
+    assert picture.shape[0] > 400 and picture.shape[1] > 800
+    colours = {
+        tuple(np.round(pixel * 255).astype(int)) for pixel in picture[::3, ::3, :3].reshape(-1, 3)
+    }
+    assert {(0, 114, 178), (213, 94, 0)} <= colours  # of both groups
+
+
+def test_the_page_holds_the_groups_and_asks_for_nothing(made):
+    text = (made[1] / "report.html").read_text()
+    assert "lr 0.2" in text and not re.search(r"(src|href)=[\"']?(https?:)?//", text)
+
+
+def test_a_comparison_is_the_same_every_time_but_for_its_day(compare, two, shell):
+    compare(two, to="one")
+    compare(two, to="other")
+    one, other = (files_in(shell.folder / name) for name in ("one", "other"))
+    for name in one:
+        if name.suffix in (".csv", ".txt"):
+            assert one[name] == other[name]
+
+
+# How groups are made of what was named
+
+
+def test_paths_may_be_relative_doubled_or_within_each_other(compare, two, shell):
+    paths = ["h/a0", "./h/a0", shell.folder / "h" / "a0", "h/../h/a0", "h/a0/", "h"]
+    (shell.folder / "link").symlink_to("h")
+    compare(*paths, "link")
+    assert len(rows(shell.folder / "out" / "comparison_runs.csv")) == 10
+
+
+def test_options_may_stand_between_the_paths(compare, two, shell):
+    compare("h/a0", "--at", "40s", "h/b0")
+    assert len(rows(shell.folder / "out" / "comparison_runs.csv")) == 2
+
+
+def test_one_group_is_described_and_said_to_be_one(compare, shell):
+    for seed in range(3):
+        write_run(shell.folder / "h" / str(seed), curve(100.0, seed=seed), seed=seed)
+    ended = compare("h")
+    assert "there is one group" in ended.out and "--by folder" in ended.out
+    assert len(rows(shell.folder / "out" / "comparison.csv")) == 1
+    assert "best" not in ended.out.splitlines()[3]
+
+
+def test_one_run_alone_is_described(compare, two, shell):
+    ended = compare("h/a0")
+    assert (
+        "scored" in ended.out and rows(shell.folder / "out" / "comparison.csv")[0]["count"] == "1"
+    )
+
+
+def test_of_one_run_against_one_nothing_is_claimed(compare, two):
+    ended = compare("h/a0", "h/b0")
+    assert "lr 0.2 is ahead of lr 0.1 by" in ended.out
+    assert "too few to tell that from chance: 4 of each could" in ended.out
+    assert "is better than" not in ended.out
+
+
+def test_twelve_groups_are_all_named_and_told_apart(compare, shell):
+    for k in range(12):
+        for seed in range(4):
+            write_run(
+                shell.folder / "h" / f"{k}-{seed}",
+                curve(50.0 + 10 * k, seed=100 * k + seed, lines=20),
+                lr=(k + 1) / 100,
+                seed=seed,
+            )
+    ended = compare("h")
+    groups = rows(shell.folder / "out" / "comparison.csv")
+    assert len(groups) == 12
+    for group in groups:
+        assert group["name"] in ended.out
+    assert "It is clearly better than" in ended.out
+
+
+def test_by_names_the_groups_and_pools_the_rest(compare, shell):
+    for k, (algo, lr) in enumerate((a, lr) for a in ("ppo", "a2c") for lr in (0.1, 0.2)):
+        write_run(shell.folder / "h" / str(k), curve(100.0, seed=k), algo=algo, lr=lr)
+    compare("h", "--by", "algo")
+    found = rows(shell.folder / "out" / "comparison.csv")
+    assert [(row["name"], row["count"]) for row in found] == [("algo ppo", "2"), ("algo a2c", "2")]
+    compare("h", "--by", "algo,lr", to="both")
+    assert len(rows(shell.folder / "both" / "comparison.csv")) == 4
+
+
+def test_by_folder_compares_the_paths_as_they_were_named(compare, shell):
+    for name, level in (("old", 100.0), ("new", 200.0)):
+        for seed in range(4):
+            write_run(shell.folder / name / str(seed), curve(level, seed=seed), seed=seed)
+    ended = compare("old", "new", "--by", "folder")
+    assert "new is better than old by" in ended.out
+
+
+# Pairs of seeds
+
+
+def test_six_shared_seeds_are_paired_and_find_what_is_lost_without(compare, shell):
+    random = np.random.default_rng(0)
+    for seed in range(8):
+        level = random.normal(0, 100)
+        for name, lr, more in (("a", 0.1, 0.0), ("b", 0.2, 20.0)):
+            returns = np.full(5, level + more + random.normal(0, 1))
+            write_run(shell.folder / "same" / f"{name}{seed}", returns, lr=lr, seed=seed)
+            other = seed + (50 if name == "b" else 0)
+            write_run(shell.folder / "other" / f"{name}{seed}", returns, lr=lr, seed=other)
+    assert "lr 0.2 is better than lr 0.1 by" in compare("same").out
+    ended = compare("other", to="o")
+    assert "can't be told apart" in ended.out and "do not have the same seeds" in ended.out
+
+
+# Where they are compared
+
+
+def test_at_a_time_or_a_number_of_steps_the_curves_count_up_to_there(compare, shell):
+    write_run(shell.folder / "h" / "a", [1.0] * 5 + [900.0] * 5, lr=0.1)
+    write_run(shell.folder / "h" / "b", [2.0] * 5 + [800.0] * 5, lr=0.2)
+    assert compare("h").out.splitlines()[3].startswith("lr 0.1 scored best: 900")
+    for at, text in (("5s", "5 s"), ("5k", "5,000 steps"), ("0.08m", "0.08 min")):
+        said = compare("h", "--at", at, to=f"at-{at}").out.splitlines()[3]
+        assert said == f"lr 0.2 scored best: 2 after {text}."
+
+
+def test_a_point_that_no_run_has_come_to_is_refused_and_not_reported(compare, two, shell):
+    """Runs of 50,000 steps have no score after five million."""
+    for at in ("5M", "1h"):
+        ended = compare("h", "--at", at, to="never", code=2)
+        assert "no run has come to" in ended.err
+    assert not (shell.folder / "never").exists()
+
+
+def test_a_run_that_stopped_at_its_return_counts_also_later(compare, shell):
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        run = write_run(
+            shell.folder / "h" / name, [50.0] * 5, lr=lr, total_steps=10**6, stop_at_return=40.0
+        )
+        saved = run / "checkpoints" / "00000005"
+        saved.mkdir(parents=True)
+        (saved / "state.json").write_text(json.dumps({"recent": [50.0] * 100}))
+    compare("h")
+    assert [row["count"] for row in rows(shell.folder / "out" / "comparison.csv")] == ["1", "1"]
+
+
+def test_a_target_return_is_timed_and_who_never_came_there_is_shown(compare, two, shell):
+    ended = compare("h", "--target-return", 120)
+    a, b = rows(shell.folder / "out" / "comparison.csv")
+    assert (a["reached"], a["time_to"], b["reached"]) == ("0", "", "5")
+    runs = [run for run in rows(shell.folder / "out" / "comparison_runs.csv") if run["time_to"]]
+    assert len(runs) == 5
+    for run in runs:
+        lines = [json.loads(x) for x in (shell.folder / run["name"] / "metrics.jsonl").open()]
+        first = next(line for line in lines if line["episode_return"] >= 120)
+        assert float(run["time_to"]) == first["time"] and float(run["steps_to"]) == first["steps"]
+    assert "lr 0.2 was the first to a return of 120: in" in ended.out and "0 of 5" in ended.out
+    assert "120 is as asked" in ended.out
+
+
+def test_what_the_environment_counts_as_solved_is_the_target_once_somebody_was_there(
+    compare, shell
+):
+    write_run(shell.folder / "h" / "a", curve(480.0), lr=0.1)
+    write_run(shell.folder / "h" / "b", curve(100.0), lr=0.2)
+    assert "475 is what the environment counts as solved" in compare("h").out
+
+
+# What is not whole is named
+
+
+def test_a_run_that_was_cut_short_is_named_and_not_counted(compare, two, shell):
+    run = write_run(two / "short", curve(999.0, lines=3), lr=0.1, seed=7, total_steps=50_000)
+    ended = compare("h")
+    assert f"{run.relative_to(shell.folder)} was cut short after 3,000 steps of 50,000" in ended.out
+    found = {row["name"]: row for row in rows(shell.folder / "out" / "comparison_runs.csv")}
+    assert found["h/short"]["counted"] == "False" and found["h/short"]["state"] == "cut short"
+    assert rows(shell.folder / "out" / "comparison.csv")[0]["count"] == "5"
+    assert "h/short" in (shell.folder / "out" / "report.html").read_text()
+
+
+def test_a_run_that_is_still_going_is_named_and_not_counted(compare, two):
+    run = write_run(two / "going", curve(9.0, lines=3), lr=0.1, seed=7, total_steps=50_000)
+    with (run / ".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = compare("h")
+    assert "h/going is still going, after 3,000 steps of 50,000 steps, and is not" in ended.out
+
+
+def test_runs_that_none_of_them_ended_are_refused_with_advice_that_works(compare, shell):
+    """--at rounded up would be a time that nobody has come to."""
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        write_run(
+            shell.folder / "h" / name,
+            curve(9.0, lines=10),
+            lr=lr,
+            duration="60s",
+            seconds_each=0.97,
+        )
+    ended = compare("h", code=2)
+    assert "cut short" in ended.err and "paceline resume" in ended.err
+    assert not (shell.folder / "out").exists()
+    advice = re.search(r"--at (\S+)", ended.err)[1]
+    compare("h", "--at", advice)
+    assert [row["count"] for row in rows(shell.folder / "out" / "comparison.csv")] == ["1", "1"]
+
+
+def test_lost_lines_are_counted_and_said(compare, two):
+    with (two / "a0" / "metrics.jsonl").open("a") as file:
+        file.write('{"iter": 51, "ti')
+    assert "h/a0: 1 line" in compare("h").out
+
+
+def test_other_machines_are_said(compare, two):
+    facts = json.loads((two / "a0" / "run.json").read_text())
+    (two / "a0" / "run.json").write_text(json.dumps(facts | {"cpu": "another CPU"}))
+    ended = compare("h")
+    assert "not made on the same machine (CPU: a CPU, another CPU)" in ended.out
+    assert "several machines" in ended.out
+
+
+@pytest.mark.parametrize(
+    "fact", [{"cpu": ["x"]}, {"cpu": None}, {"startup": {"seconds": 10**400}}, {"cpus": {}}]
+)
+def test_absurd_facts_do_not_stop_a_comparison(compare, two, fact):
+    facts = json.loads((two / "a0" / "run.json").read_text())
+    (two / "a0" / "run.json").write_text(json.dumps(facts | fact))
+    compare("h")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"time": None},
+        {"steps": None},
+        {"episode_return": 1e299},
+        {"episodes": 1e299, "episode_return": -1e299},
+        {"time": -5, "iter": -7, "episodes": -500},
+        {"steps": 1e299, "time": 1e299, "iter": 10**250},
+    ],
+    ids=str,
+)
+def test_absurd_numbers_do_not_stop_a_comparison(compare, two, change):
+    path = two / "a0" / "metrics.jsonl"
+    *lines, last = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, json.dumps(json.loads(last) | change)]) + "\n")
+    ended = compare("h")
+    assert (
+        "nan" not in ended.out.lower().split() and len(max(ended.out.splitlines(), key=len)) < 600
+    )
+
+
+# Names that mean harm
+
+
+HOSTILE = {
+    "markup": "<script>alert(1)</script>",
+    "mathematics": "$x_1$",
+    "half of it": "$x",
+    "broken mathematics": r"$\frac{$",
+    "a template": "{{code}}",
+    "a newline": "one\ntwo",
+    "colours": "\x1b[31mred",
+    "an underscore": "_hidden",
+    "a comma": 'a,"b"',
+    "a formula": "=1+1",
+    "right to left": "\u202eabc",
+    "far away": "名前 🚀",
+    "long": "x" * 200,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(compare, shell, kind):
+    name = HOSTILE[kind].replace("/", "∕")
+    write_run(shell.folder / name, curve(100.0), lr=0.1)
+    write_run(shell.folder / "plain", curve(50.0), lr=0.2)
+    ended = compare(name, "plain", "--by", "folder")
+    folder = shell.folder / "out"
+    assert [row["name"] for row in rows(folder / "comparison.csv")] == [name, "plain"]
+    assert (folder / "comparison.png").read_bytes().startswith(PNG)
+    page = (folder / "report.html").read_text()
+    assert "<script>alert" not in page
+    assert "\x1b" not in ended.out + (folder / "comparison_report.txt").read_text()
+    table = [line for line in ended.out.splitlines() if line.endswith(" 2 s")]
+    assert len(table) == 2 and len(ended.out.splitlines()[0]) > 10
+    assert ended.out.splitlines()[1].startswith("2 runs · "), "the title is one line"
+
+
+def test_the_legend_names_every_group_whatever_it_is_called(compare, shell, monkeypatch):
+    """matplotlib leaves out what begins with an underscore."""
+    from matplotlib.figure import Figure
+
+    shown, draw = [], Figure.legend
+
+    def legend(self, handles, names, **options):
+        shown.extend(names)
+        return draw(self, handles, names, **options)
+
+    monkeypatch.setattr(Figure, "legend", legend)
+    for name in ("_hidden", "plain"):
+        write_run(shell.folder / name, curve(100.0))
+    compare("_hidden", "plain", "--by", "folder")
+    assert [name.strip("\u200b ") for name in shown] == ["_hidden", "plain"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+@pytest.mark.parametrize("by", [(), ("--by", "folder")])
+def test_a_name_that_is_no_text_is_compared_like_any_other(shell, by):
+    write_run(shell.folder / "a", curve(100.0), lr=0.1)
+    write_run(shell.folder / "b", curve(50.0), lr=0.2)
+    (shell.folder / "a").rename(shell.folder / os.fsdecode(b"a\xff"))
+    ended = subprocess.run(
+        [sys.executable, "-m", "paceline", "compare", b"a\xff", "b", *by, "--output-dir", "out"],
+        cwd=shell.folder,
+        env=shell.environment(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr.decode(errors="replace")
+    assert {path.name for path in (shell.folder / "out").iterdir()} == set(OURS)
+    assert len(rows(shell.folder / "out" / "comparison_runs.csv")) == 2
+
+
+# What is refused
+
+
+REFUSED = {
+    "": ("name the runs", "paceline compare"),
+    "none": ("none", "is no directory"),
+    "empty": ("empty", "holds no run"),
+    "h/a0/run.json": ("run.json", "is no directory"),
+    "h cart": ("env_id", "CartPole-v1", "Acrobot-v1", "one environment"),
+    "h long": ("50,000 steps", "60,000 steps", "same budget"),
+    "h timed": ("50,000 steps", "60 s", "same budget"),
+    "h broken": ("broken", "can't be read as a run"),
+    "h --by zork": ("--by zork", "no such option"),
+    "h --by lrr": ("--by lrr", "did you mean lr?"),
+    "h --at soon": ("'soon'", "10m", "500k"),
+    "h --at 1..s": ("'1..s'", "10m", "500k"),
+    "h --at 0s": ("'0s'", "10m"),
+    "h --at 0": ("'0'", "500k"),
+    "h --at 0.5": ("'0.5'", "500k"),
+    "h --at -3": ("--at",),
+    "h --at 1e999": ("1e999", "500k"),
+    "h --at 99999999h": ("99999999h", "10m"),
+    "h --target-return high": ("--target-return", "'high'"),
+    "h --target-return nan": ("--target-return", "'nan'"),
+    "h --targetreturn 3": ("--targetreturn", "--target-return"),
+    "h --output-dir full": ("full", "not empty", "comparison.csv", "--overwrite"),
+    "h --output-dir h/a0/run.json": ("h/a0/run.json", "can't be"),
+    "h --output-dir h/a0/run.json/x": ("h/a0/run.json/x", "can't be"),
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_can_not_be_compared_is_refused_with_why(command, two, shell, arguments):
+    (shell.folder / "empty").mkdir()
+    (shell.folder / "full").mkdir()
+    (shell.folder / "full" / "comparison.csv").write_text("mine")
+    write_run(shell.folder / "cart", curve(1.0), env_id="Acrobot-v1", total_steps=50_000)
+    write_run(shell.folder / "long", curve(1.0), total_steps=60_000)
+    write_run(shell.folder / "timed", curve(1.0), duration="1m")
+    write_run(shell.folder / "broken", curve(1.0))
+    (shell.folder / "broken" / "run.json").write_text("{")
+    before = files_in(shell.folder)
+    ended = command("compare", *arguments.split())
+    assert ended.code == 2 and not ended.out and "Traceback" not in ended.err
+    assert ended.err.startswith("paceline: ") and len(ended.err.splitlines()) <= 3
+    for word in REFUSED[arguments]:
+        assert word in ended.err, f"{word!r} is not in: {ended.err}"
+    assert "_at" not in ended.err
+    assert files_in(shell.folder) == before
+
+
+def test_help_names_every_option_and_imports_nothing_heavy():
+    code = "import sys, paceline.bench.compare as c; c.command(['--help']);"
+    code += "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    for flag in ("--by", "--at", "--target-return", "--output-dir", "--overwrite"):
+        assert flag in done.stdout
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
+# What is there already
+
+
+def test_overwrite_replaces_the_comparison_and_nothing_else(compare, two, shell):
+    folder = shell.folder / "out"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    compare("h")  # notes are no comparison
+    before = files_in(folder)
+    ended = compare("h/a0", "h/b0", code=2)
+    assert "--overwrite" in ended.err and files_in(folder) == before
+    compare("h/a0", "h/b0", "--overwrite")
+    assert len(rows(folder / "comparison_runs.csv")) == 2
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_link_where_a_file_is_to_be_is_replaced_and_not_followed(compare, two, shell, name):
+    (shell.folder / "precious").write_text("mine")
+    (shell.folder / "out").mkdir()
+    (shell.folder / "out" / name).symlink_to(shell.folder / "precious")
+    compare("h/a0", "h/b0", code=2)
+    compare("h/a0", "h/b0", "--overwrite")
+    assert (shell.folder / "precious").read_text() == "mine"
+    assert not (shell.folder / "out" / name).is_symlink()
+
+
+def test_a_comparison_that_can_not_be_written_leaves_the_old_one_whole(compare, two, shell):
+    compare("h")
+    folder = shell.folder / "out"
+    (folder / "comparison.png").unlink()
+    (folder / "comparison.png").mkdir()
+    (folder / "comparison.png" / "x").touch()
+    before = files_in(folder)
+    ended = compare("h/a0", "h/b0", "--overwrite", code=2)
+    assert "can't be written" in ended.err and files_in(folder) == before
+    assert not list(folder.glob(".tmp-*"))
+
+
+def test_runs_are_never_changed_by_being_compared(compare, two):
+    before = files_in(two)
+    compare("h")
+    assert files_in(two) == before
+
+
+# Real runs
+
+
+def test_real_runs_and_the_folder_of_a_benchmark(compare, shell):
+    """Two short ones as training writes them, laid out as bench does."""
+    for algo in ("ppo", "a2c"):
+        shell.train_here(
+            f"bench/runs/{algo}-sequential/seed-0",
+            *("--algo", algo, "--total-steps", 4000, "--eval-episodes", 2),
+        )
+    ended = compare("bench")
+    groups = rows(shell.folder / "out" / "comparison.csv")
+    assert [group["name"] for group in groups] == ["A2C · sequential", "PPO · sequential"]
+    for group in groups:
+        assert (
+            group["count"] == "1" and float(group["score"]) > 5 and float(group["evaluation"]) > 5
+        )
+        assert float(group["fps"]) > 100 and float(group["startup"]) > 0
+    assert "2 algorithms" in ended.out or "A2C · sequential against PPO" in ended.out
+    content = csv.reader(io.StringIO((shell.folder / "out" / "comparison.csv").read_text()))
+    assert len({len(row) for row in content}) == 1
