@@ -57,6 +57,7 @@ scale: install
 	$(BIN)/paceline scale --ranks 1,2 --env-id $(ENV) --output-dir $(or $(OUT),runs/scale-$(shell date +%Y%m%d-%H%M%S))
 
 # Every algorithm in every way, DURATION each: tables, a plot and a page in OUT.
+bench: DURATION = 2m
 bench: install
 	$(BIN)/paceline bench --env-id $(ENV) --duration $(DURATION) $(out)
 

@@ -48,9 +48,11 @@ class Clock:
         return replace(report, t_eval=spent["eval"] / iters, t_save=spent["save"] / iters)
 
     def summary(self) -> str:
-        """Where the time went."""
+        """Where the time of this session went."""
+        taken = self._progress.time - self._begun
+        before = f" after {self._begun:.1f} s before" if self.resumed else ""
         return (
-            f"trained for {self._progress.time:.1f} s, in which evaluations took "
+            f"trained for {taken:.1f} s{before}, in which evaluations took "
             f"{self._total['eval']:.1f} s and checkpoints {self._total['save']:.1f} s; what "
             "follows is not counted"
         )

@@ -302,6 +302,11 @@ class Config:
         return getattr(self.env_id, "__name__", type(self.env_id).__name__)
 
     @property
+    def algo_name(self) -> str:
+        """As users call it."""
+        return "a3c" if self.syncing == "hogwild" else self.algo
+
+    @property
     def minibatch_count(self) -> int:
         """Optimiser steps per pass, given either way."""
         rows = self.ranks * self.num_envs * self.rollout_steps

@@ -35,6 +35,8 @@ class EvalResult:
     seeds: list[int]
     checkpoint: str | None = None
     env_id: str | None = None
+    sampled: bool = False
+    """whether actions were drawn, instead of the likeliest taken"""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,6 +98,7 @@ def run(
         ci_high=high,
         returns=totals.tolist(),
         seeds=seeds,
+        sampled=sample,
     )
 
 

@@ -82,8 +82,9 @@ class Learner:
         self.version = 0
         """updates made; also the number of the weights that act next"""
         self.t_sync = 0.0
-        self.t_compile = 0.0
         """seconds spent waiting for other ranks, ever"""
+        self.t_compile = 0.0
+        """seconds that compiling took"""
 
     @property
     def _own(self) -> bool:

@@ -38,7 +38,7 @@ class Report:
     t_other: float
     """evaluation, checkpoints and logging since the last report"""
     t_eval: float = 0.0
-    """the part of t_other in which the policy was evaluated"""
+    """the part of t_other in which the policy was evaluated (a3c's learners learn meanwhile)"""
     t_save: float = 0.0
     """the part of t_other in which checkpoints were made"""
     t_wait: float

@@ -119,7 +119,7 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
         preset = "none"
     log.info(
         "%s on %s · %s%d envs × %d steps · seed %d · preset: %s",
-        "a3c" if config.syncing == "hogwild" else config.algo,
+        config.algo_name,
         config.env_name,
         learners,
         config.columns,

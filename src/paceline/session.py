@@ -91,8 +91,7 @@ def _to_be_continued(folder: Path | None) -> bool:
 
 def _stem(config: Config) -> str:
     name = config.env_name.replace(":", "-").replace("/", "-")
-    algo = "a3c" if config.syncing == "hogwild" else config.algo
-    return f"{name}-{algo}"
+    return f"{name}-{config.algo_name}"
 
 
 def _new_folder(config: Config) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ..errors import BadInput
 from ..files import read_plain
 from ..flags import Parser, config_parser, nested
 from ..machine import available_cpus
+from ..rundir import fixed
 from .plan import number_from, whole_from
 
 PLAN = "bench.json"
@@ -40,6 +41,8 @@ class Cell:
     options: dict[str, str]
     refused: str | None = None
     """why it can't be"""
+    config: str = ""
+    """of its runs, but for what does not alter them"""
 
     @property
     def name(self) -> str:
@@ -128,7 +131,7 @@ def _matrix(arguments: list[str], folder: Path | None, overwrite: bool = False) 
     file = load_file(given["config"]) if "config" in given else {}
     if not any(name in given or file.get(name) is not None for name in BUDGETS):
         given["duration"] = DEFAULT_DURATION
-    cells = [_cell(algo, mode, file, given) for algo in algos for mode in modes]
+    cells = _distinct([_cell(algo, mode, file, given) for algo in algos for mode in modes])
     refused = [cell.refused for cell in cells if cell.refused is not None]
     if len(refused) == len(cells):
         raise BadInput(refused[0])
@@ -138,6 +141,16 @@ def _matrix(arguments: list[str], folder: Path | None, overwrite: bool = False) 
         stem = env.replace(":", "-").replace("/", "-")
         folder = Path("runs") / f"bench-{stem}-{datetime.now():%Y%m%d-%H%M%S}"
     return Matrix(folder, arguments, cells, seeds, own["target_return"], overwrite)
+
+
+def _distinct(cells: list[Cell]) -> list[Cell]:
+    """Without cells that would repeat the runs of one before."""
+    seen: dict[str, str] = {}
+    out = []
+    for cell in cells:
+        same = seen.setdefault(cell.config, cell.name) if cell.refused is None else cell.name
+        out.append(cell if same == cell.name else replace(cell, refused=f"the same as {same}"))
+    return out
 
 
 def _names(flag: str, text: str, known: tuple[str, ...]) -> list[str]:
@@ -155,24 +168,27 @@ def _cell(algo: str, mode: str, file: Mapping[str, Any], given: Mapping[str, str
     options = {name: value for name, value in given.items() if name not in ("num_workers", "ranks")}
     options |= {"algo": algo}
     many = str(max(2, available_cpus()))
-    workers, ranks = given.get("num_workers", many), given.get("ranks", many)
+    workers, ranks = (
+        many if given.get(name, "auto") == "auto" else given[name]
+        for name in ("num_workers", "ranks")
+    )
+    alone = {} if "sync" in ALIASES.get(algo, {}) else {"ranks": "1"}
     if algo in ALIASES and mode == "ranks" and "sync" in ALIASES[algo]:
         return Cell(algo, mode, {}, f"{algo} has no such form: its learners are its workers")
     if mode == "parallel":
-        options["num_workers"] = workers
+        options |= {"num_workers": workers} | alone
     elif mode == "sequential":
-        alias = ALIASES.get(algo, {})
-        options |= {"num_workers": "1"} if "sync" in alias else {"num_workers": "0", "ranks": "1"}
+        options |= {"num_workers": "0" if alone else "1"} | alone
     else:
         options |= {"ranks": ranks, "num_workers": "0"}
         envs = given.get("num_envs", file.get("num_envs"))
         if envs is not None and str(envs).isdigit() and ranks.isdigit():
             options["num_envs"] = str(max(1, int(envs) // int(ranks)))  # as many in all
     try:
-        _check(file, options)
+        config = _check(file, options)
     except BadInput as error:
         return Cell(algo, mode, options, str(error))
-    return Cell(algo, mode, options)
+    return Cell(algo, mode, options, config=json.dumps(fixed(config)))
 
 
 def _check(file: Mapping[str, Any], options: Mapping[str, str]) -> Config:

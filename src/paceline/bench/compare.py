@@ -19,7 +19,7 @@ from ..console import printable
 from ..errors import BadInput
 from ..files import replace_file
 from ..flags import Parser
-from .comparison import GroupRow, Pair, Point, best_of, pairs_of, rows_of
+from .comparison import GroupRow, Pair, Point, pairs_of, rows_of
 from .comparison_plot import draw
 from .comparison_text import (
     STATISTICS,
@@ -28,6 +28,7 @@ from .comparison_text import (
     number,
     run_values,
     says,
+    several,
     shown_pairs,
     table,
     verdict,
@@ -36,6 +37,7 @@ from .groups import Group, comparable, grouped, varied
 from .history import History, find_runs, read_run
 from .page import page
 from .plan import number_from, refuse_to_lose
+from .statistics import iqm
 
 USAGE = """\
 paceline compare RUN RUN ... [--by OPTION,OPTION] [--output-dir DIR]
@@ -137,7 +139,7 @@ def compare(
 ) -> Comparison:
     """Runs that were named by these paths, grouped and compared."""
     runs = [run for _, run in given]
-    comparable(runs)
+    comparable(runs, anywhere=at is not None)
     groups = grouped(given, by)
     point = Point(*at, chosen=True) if at else _end_of(runs)
     if not any(point.counts(run) for run in runs):
@@ -148,8 +150,8 @@ def compare(
     told = notes(runs, rows, point)
     if len(groups) == 1 and len(runs) > 1 and by is None:
         told.append(
-            "The runs differ in nothing but their seeds: there is one group. To compare the paths "
-            "as they were named, write --by folder."
+            "The runs differ in nothing that matters: there is one group. To compare the paths as "
+            "they were named, write --by folder."
         )
     return Comparison(
         title=_title(groups, runs[0]),
@@ -178,12 +180,14 @@ def _machine(facts: dict[str, Any]) -> dict[str, str]:
 def _end_of(runs: list[History]) -> Point:
     """The end of the budget that all runs share."""
     config = runs[0].config
+    goal = config.stop_at_return
+    sooner = "" if goal is None else f" or a return of {goal:g}"
     if config.duration:
-        return Point("time", seconds(config.duration), _spelled(config.duration))
+        return Point("time", seconds(config.duration), _spelled(config.duration) + sooner)
     if config.total_steps:
-        return Point("steps", config.total_steps, f"{config.total_steps:,} steps")
+        return Point("steps", config.total_steps, f"{config.total_steps:,} steps{sooner}")
     most = max(run.last("steps") for run in runs)
-    return Point("steps", most, f"{config.total_iters:,} iterations")
+    return Point("steps", most, f"{config.total_iters:,} iterations{sooner}")
 
 
 def _spelled(duration: str) -> str:
@@ -192,7 +196,9 @@ def _spelled(duration: str) -> str:
 
 
 def _nothing_counts(runs: list[History], point: Point) -> str:
-    came = min(run.last(point.axis) for run in runs)
+    came = min((run.last(point.axis) for run in runs if run.last(point.axis)), default=None)
+    if came is None:
+        return f"no run has made a report yet ({runs[0].path}: {runs[0].state}); wait for one"
     at = f"{math.floor(10 * came) / 10:g}s" if point.axis == "time" else f"{came:.0f}"
     finish = "" if point.chosen else "finish them with `paceline resume`, or "
     return (
@@ -204,16 +210,17 @@ def _nothing_counts(runs: list[History], point: Point) -> str:
 def _target(groups: list[Group], point: Point) -> tuple[float | None, str]:
     """What the environment counts as solved, if anyone has come there; else near the best."""
     runs = [run for group in groups for run in group.runs]
+    if runs[0].config.stop_at_return is not None:
+        return runs[0].config.stop_at_return, "what the runs were to stop at"
     solved = _threshold(runs[0].config.env_name)
     if solved is not None and any(run.reached(solved) is not None for run in runs):
         return solved, "what the environment counts as solved"
-    rows = rows_of(groups, point, None)
-    best = best_of(rows)
+    scores = [[run.score(point.axis, point.end) for run in group.runs] for group in groups]
+    known = [iqm(own) for own in ([s for s in some if s is not None] for some in scores) if own]
     starts = [run.returns[i] for run in runs for i in _first_known(run)]
-    if best is None or not starts:
+    if not known or not starts:
         return None, ""
-    top, low = rows[best].score.value or 0.0, min(starts)
-    target = float(f"{low + 0.9 * (top - low):.3g}")
+    target = float(f"{min(starts) + 0.9 * (max(known) - min(starts)):.3g}")
     return target, "90 % of the way from the lowest start to the best group's score"
 
 
@@ -235,7 +242,7 @@ def _title(groups: list[Group], run: History) -> str:
     if len(groups) == 1:
         return f"{env}: {groups[0].name}"
     if len(algos) > 1 and len(groups) > len(algos):
-        return f"{env}: {len(algos)} algorithms in {len(groups)} ways"
+        return f"{env}: {len(algos)} algorithms, {len(groups)} ways of running them"
     if len(groups) == 2:
         return f"{env}: {groups[0].name} against {groups[1].name}"
     return f"{env}: {len(groups)} groups of runs"
@@ -246,8 +253,8 @@ def _subtitle(runs: list[History], point: Point) -> str:
     cpus = {(run.facts.get("cpu"), run.facts.get("cpus")) for run in runs}
     name, count = next(iter(cpus)) if len(cpus) == 1 else ("several machines", None)
     place = f"{name}, {count} CPUs" if count else str(name)
-    plural = "s" if seeds > 1 else ""
-    return f"{len(runs)} runs · {point.text} each · {seeds} seed{plural} · {place} · {date.today()}"
+    counts = " · ".join((several(len(runs), "run"), f"{point.text} each", several(seeds, "seed")))
+    return f"{counts} · {place} · {date.today()}"
 
 
 def write(made: Comparison, folder: Path) -> None:

@@ -23,9 +23,7 @@ from .statistics import (
     iqm,
 )
 
-COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A63A6", "#7F7F7F"),
-)
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A63A6", "#7F7F7F"]
 """Told apart by most eyes."""
 DASHES = 4
 POINTS = 160
@@ -42,6 +40,11 @@ class Point:
     text: str
     chosen: bool = False
     """by the user, instead of the runs' budget"""
+
+    @property
+    def end(self) -> float:
+        """Up to where a run's score may come from; a budget's last iteration ends after it."""
+        return self.value if self.chosen else math.inf
 
     def counts(self, run: History) -> bool:
         """Whether a run has come that far."""
@@ -181,7 +184,7 @@ def _run(run: History, group: str, point: Point, target: float | None) -> RunRow
         seed=run.seed,
         state=run.state,
         counted=point.counts(run),
-        score=run.score(point.axis, point.value if point.chosen else math.inf),
+        score=run.score(point.axis, point.end),
         evaluation=None if point.chosen else run.evaluation,
         fps=run.fps,
         time=run.last("time"),

@@ -35,9 +35,8 @@ def draw(rows: list[GroupRow], target: float | None, title: str, note: str) -> b
         _curves(axes[0][1], rows, "steps", target)
         _throughput(axes[1][0], bars)
         _phases(axes[1][1], bars)
-        handles, names = axes[0][0].get_legend_handles_labels()
-        shown = slice(0, MOST_BARS)
-        figure.legend(handles[shown], names[shown], loc="outside lower center", ncols=4)
+        lines, names = axes[0][0].lines[:MOST_BARS], [_name(row) for row in rows[:MOST_BARS]]
+        figure.legend(lines, names, loc="outside lower center", ncols=4)
         file = io.BytesIO()
         figure.savefig(file, format="png")
     return file.getvalue()
@@ -57,7 +56,7 @@ def _curves(axes: Any, rows: list[GroupRow], axis: str, target: float | None) ->
     for row in rows:
         curve = row.curves[axis]
         look = {"color": row.colour, "linestyle": LINES[row.dash], "linewidth": 1.8}
-        axes.plot(curve.x, curve.y, label=_name(row), **look)
+        axes.plot(curve.x, curve.y, **look)
         if curve.low and curve.low[0] is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=row.colour, alpha=0.14, lw=0)
     if target is not None:

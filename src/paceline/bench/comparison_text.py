@@ -9,6 +9,7 @@ from .comparison import GroupRow, Pair, Point, best_of
 from .history import History
 from .statistics import RESAMPLES, Estimate, fewest_runs
 
+MOST_NAMES = 12
 STATISTICS = (
     "Score: mean return of the last 100 episodes of training, at the end of the budget (or at "
     "--at). Evaluation: mean return of the policy at the end, greedily, on fixed seeds.",
@@ -22,6 +23,7 @@ STATISTICS = (
     "of such comparisons: the exact one of the ranks, and Welch's of the means (of pairs: "
     "Student's), this one adjusted for the number of pairs of groups (Holm).",
     "P(better): the chance that a run of the better group beats one of the other.",
+    "Steps per second, phases, memory and CPU are those of whole runs, wherever they are compared.",
 )
 
 
@@ -30,13 +32,15 @@ def verdict(rows: list[GroupRow], pairs: list[Pair], point: Point, target: Any) 
     best = best_of(rows)
     if best is None:
         return ["No episode has ended in any counted run: there is no score to compare."]
-    said = [
-        f"{rows[best].name} scored {'best: ' if len(rows) > 1 else ''}"
-        f"{interval(rows[best].score)} after {point.text}."
-    ]
-    said += _against(rows, [pair for pair in pairs if best in (pair.a, pair.b)], best)
-    said += _soonest(rows, target)
-    return said + _fastest(rows)
+    top = [row.name for row in rows if row.score.value == rows[best].score.value]
+    said = [f"{_listed(top)} scored {interval(rows[best].score)} after {point.text}."]
+    if len(rows) > len(top) == 1:
+        said[0] = said[0].replace(" scored ", " scored best: ", 1)
+    if len(top) < len(rows):
+        said += _against(rows, [pair for pair in pairs if best in (pair.a, pair.b)], best)
+    elif len(rows) > 1:
+        said.append("There is nothing between them.")
+    return said + _soonest(rows, target) + _fastest(rows)
 
 
 def _against(rows: list[GroupRow], pairs: list[Pair], best: int) -> list[str]:
@@ -64,10 +68,10 @@ def says(rows: list[GroupRow], pair: Pair) -> str:
     better, worse = rows[pair.b].name, rows[pair.a].name
     by = f"{number(pair.difference)} (95 % interval {number(pair.low)} to {number(pair.high)})"
     if pair.low is None:
-        counts = f"{rows[pair.a].count} and {rows[pair.b].count}"
+        counts = f"{rows[pair.b].count} and {several(rows[pair.a].count, 'run')}"
         return (
-            f"{better} is ahead of {worse} by {number(pair.difference)}, but {counts} runs are too "
-            f"few to tell that from chance: {fewest_runs()} of each could."
+            f"{better} and {worse} differ by {number(pair.difference)}, but {counts} are too few "
+            f"to tell that from chance: {fewest_runs()} of each could."
         )
     if pair.clear:
         return f"{better} is better than {worse} by {by}."
@@ -82,7 +86,9 @@ def _soonest(rows: list[GroupRow], target: Any) -> list[str]:
     timed = [row for row in rows if row.time_to.value is not None]
     if not timed or target is None or len(rows) < 2:
         return []
-    first = min(timed, key=lambda row: row.time_to.value or 0.0)
+    first, *others = sorted(timed, key=lambda row: (row.time_to.value or 0.0, -row.reached))
+    if others and others[0].time_to.value == first.time_to.value:
+        return []
     return [
         f"{first.name} was the first to a return of {number(target)}: in "
         f"{interval(first.time_to, ' s')}, {interval(first.steps_to, ' steps')}."
@@ -95,6 +101,8 @@ def _fastest(rows: list[GroupRow]) -> list[str]:
         return []
     slow, fast = known[0], known[-1]
     ratio = (fast.fps.value or 0.0) / (slow.fps.value or 1.0)
+    if ratio < 1.01:
+        return []
     return [
         f"{fast.name} made the most steps, {number(fast.fps.value)} a second: {ratio:.2f} times "
         f"those of {slow.name}."
@@ -116,10 +124,6 @@ def notes(runs: list[History], rows: list[GroupRow], point: Point) -> list[str]:
     scored = [row for row in rows if row.count]
     if len(scored) > 1 and len({tuple(sorted(row.scores)) for row in scored}) > 1:
         said.append("The groups do not have the same seeds.")
-    if len(scored) > 1 and min(row.count for row in scored) < fewest_runs():
-        said.append(
-            f"Groups of fewer than {fewest_runs()} runs can't be told apart with any certainty."
-        )
     return said
 
 
@@ -210,5 +214,13 @@ def interval(estimate: Estimate, unit: str = "") -> str:
     return f"{said} ({number(estimate.low)} to {number(estimate.high)})"
 
 
+def several(count: int, thing: str) -> str:
+    """1 run, 2 runs"""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def _listed(names: list[str]) -> str:
+    """All of them, or how many."""
+    if len(names) > MOST_NAMES:
+        return f"{names[0]}, {names[1]} and {len(names) - 2} more"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

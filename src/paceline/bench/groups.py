@@ -19,9 +19,7 @@ MATTERS = {"pin", "eval_every"}
 """Of what may change while a run learns, what its speed may depend on."""
 IGNORED = {"seed", "output_dir", "overwrite", "preset"} | (CHANGEABLE - MATTERS)
 """What runs of one group may differ in."""
-WAY = {
-    *("algo", "num_workers", "num_envs_per_worker", "ranks", "sync", "sampler", "backend"),
-}
+WAY = {"algo", "num_workers", "num_envs_per_worker", "ranks"}
 """What the name of a way of running says already."""
 FOLDER = "folder"
 """For --by: every path on the command line is a group."""
@@ -38,8 +36,11 @@ class Group:
     runs: tuple[History, ...]
 
 
-def comparable(runs: list[History]) -> None:
-    """Other environments and other budgets are other questions."""
+def comparable(runs: list[History], anywhere: bool) -> None:
+    """Other environments are other questions, and so are other budgets, at their end.
+
+    Runs can be compared `anywhere` that all have come to.
+    """
     first = runs[0]
     for run in runs[1:]:
         ours, theirs = _world(first), _world(run)
@@ -50,10 +51,11 @@ def comparable(runs: list[History]) -> None:
                     "their returns mean different things; compare runs of one environment"
                 )
         ours, theirs = _budget(first.config), _budget(run.config)
-        if ours != theirs:
+        if ours != theirs and not anywhere:
             raise BadInput(
                 f"{first.path} had {_told(ours)} and {run.path} {_told(theirs)}: a longer run is "
-                "not a better one; compare runs with the same budget"
+                "not a better one; compare runs with the same budget, or at a time or a number of "
+                "steps that all have come to, with --at"
             )
 
 
@@ -94,7 +96,7 @@ def grouped(given: list[tuple[Path, History]], by: list[str] | None) -> list[Gro
 
 
 def _group(name: str, runs: list[History]) -> Group:
-    ways, algos = {way_of(run.config) for run in runs}, {algo_of(run.config) for run in runs}
+    ways, algos = {way_of(run.config) for run in runs}, {run.config.algo_name for run in runs}
     return Group(name, " ".join(sorted(algos)), " ".join(sorted(ways)), tuple(runs))
 
 
@@ -116,7 +118,7 @@ def _by_name(run: History, names: Iterable[str]) -> str:
 
 def _found(runs: list[History]) -> list[str]:
     """Names by the way of running, and by what differs among runs of the same way."""
-    ways = [f"{algo_of(run.config).upper()} · {way_of(run.config)}" for run in runs]
+    ways = [f"{run.config.algo_name.upper()} · {way_of(run.config)}" for run in runs]
     several = len(set(ways)) > 1
     labels = []
     for run, way in zip(runs, ways, strict=True):
@@ -143,10 +145,6 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return printable(",".join(map(str, value)))
     return printable(value if isinstance(value, str) else json.dumps(value))
-
-
-def algo_of(config: Config) -> str:
-    return "a3c" if config.syncing == "hogwild" else config.algo
 
 
 def way_of(config: Config) -> str:

@@ -144,9 +144,9 @@ def read_run(path: Path) -> History:
         facts,
         _state(path, config, columns),
         columns,
-        _evaluation(path, columns),
+        _evaluation(path, columns, config.env_name),
         lost,
-        flat(config.as_dict()),
+        flat(config.as_dict()) | {"sampler": config.sampling, "sync": config.syncing},
     )
 
 
@@ -222,12 +222,13 @@ def _recent(path: Path) -> list[float]:
         return []
 
 
-def _evaluation(path: Path, columns: dict[str, Array]) -> float | None:
-    """Of the policy at the end of the run, not of one before."""
+def _evaluation(path: Path, columns: dict[str, Array], env_id: str) -> float | None:
+    """Of the policy at the end of the run, as the run itself makes it; not of any other."""
     try:
         found = json.loads(read_plain(path / EVALUATION, 2**24))
         at_end = Path(found["checkpoint"] or "").name == f"{int(columns['iter'][-1]):08d}"
+        ours = found["env_id"] == env_id and not found.get("sampled")
         mean = _number(found["mean"])
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
-    return float(mean) if at_end and math.isfinite(mean) else None
+    return float(mean) if ours and at_end and math.isfinite(mean) else None

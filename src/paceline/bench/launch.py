@@ -38,7 +38,7 @@ def train(options: Mapping[str, str], copies: int, scratch: Path) -> list[Path]:
         ]
         for process, folder in zip(processes, folders, strict=True):
             if code := process.wait():
-                raise RunFailed(cause(_errors(folder), code), code if code > 0 else 128 - code)
+                raise RunFailed(cause(_errors(folder), code), exit_code(code))
     return folders
 
 
@@ -74,10 +74,18 @@ def _errors(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.stderr")
 
 
+def exit_code(code: int) -> int:
+    """As a shell tells it: of a process that a signal has killed, 128 and the signal."""
+    return code if code >= 0 else 128 - code
+
+
 def cause(errors: Path, code: int) -> str:
+    """How a run ended, and its last words."""
     lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     ended = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
-    return "\n".join([f"a training run {ended}; it said last:", *lines[-LAST_LINES:]])
+    return "\n".join(
+        [f"a training run {ended}{'; it said last:' * bool(lines)}", *lines[-LAST_LINES:]]
+    )
 
 
 @contextmanager

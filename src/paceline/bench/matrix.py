@@ -19,7 +19,7 @@ from ..rundir import CONFIG, EVALUATION, METRICS, locked
 from .cells import PLAN, Cell, Matrix, matrix_of
 from .compare import Missing, compare, write
 from .history import History, read_run
-from .launch import cause, ended_by_signals, flags_of, started
+from .launch import cause, ended_by_signals, exit_code, flags_of, started
 from .plan import refuse_to_lose
 
 USAGE = """\
@@ -85,7 +85,8 @@ def _claim(matrix: Matrix) -> None:
             )
         return
     else:
-        shutil.rmtree(matrix.folder / "runs", ignore_errors=True)
+        for cell in matrix.cells:
+            shutil.rmtree((matrix.folder / cell.folder(0)).parent, ignore_errors=True)
     replace_file(plan, json.dumps({"arguments": matrix.arguments}, indent=1).encode())
 
 
@@ -102,6 +103,7 @@ class Bench:
     def run(self) -> dict[str, tuple[str, int]]:
         """Everything that is not done yet; the causes and exit codes of what failed."""
         with _console() as console:
+            console.say(self._announcement())
             for number, (cell, seed) in enumerate(self._jobs, 1):
                 self._left = len(self._jobs) - number
                 folder = self._matrix.folder / cell.folder(seed)
@@ -112,6 +114,11 @@ class Bench:
                     continue
                 self._one(cell, seed, folder, name, console)
         return self._failed
+
+    def _announcement(self) -> str:
+        runs = f"{len(self._jobs)} runs, one after another, in {self._matrix.folder}"
+        each = self._expected(self._jobs[0][0])
+        return f"{runs}: {clock(len(self._jobs) * each)}" if math.isfinite(each) else runs
 
     def _one(self, cell: Cell, seed: int, folder: Path, name: str, console: Console) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -127,8 +134,9 @@ class Bench:
                     console.say(f"{name}  {progress}")
         self._taken.append(time.monotonic() - began)
         if code:
-            self._failed[f"{cell.name} · seed {seed}"] = cause(log, code), max(code, 1)
-            console.say(f"{name}: failed; {cause(log, code)}")
+            words = cause(log, code)
+            self._failed[f"{cell.name} · seed {seed}"] = f"{_last(words)} ({log})", exit_code(code)
+            console.say(f"{name}: failed; {words}")
         else:
             console.say(f"{name}: {_told(folder)}")
 
@@ -168,6 +176,11 @@ def _console() -> Iterator[Console]:
         yield console
     finally:
         console.close()
+
+
+def _last(text: str) -> str:
+    """The last line, without the name of the command."""
+    return text.splitlines()[-1].removeprefix("paceline: ")
 
 
 def _done(folder: Path) -> bool:

@@ -42,7 +42,6 @@ paceline scale --ranks 1,2 | --num-workers 0,1,2 [--weak] [--OPTION OF TRAIN VAL
 
 `paceline train --help` documents all other options, which are passed on to the runs.
 """
-_ended_by_signals = ended_by_signals
 OURS = ("per_run.csv", "per_run.json", "summary.csv", "summary.json", "summary.txt", "plots.png")
 TRIAL = "3s"
 LATE = 2.0

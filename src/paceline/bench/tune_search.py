@@ -103,8 +103,9 @@ class Search:
         plan = self._plan
         shapes = candidates(self.base, plan.allowed, self._here)
         listed = shortlist(self.base, shapes, known, self._here, self._affordable())
-        for shape in listed[1:]:
-            if shape not in self.runs.bursts and self._in_time(listed[1:]):
+        for place, shape in enumerate(listed):
+            rounds = 1 if place < KINDS else ROUNDS  # the best of each kind before many rounds
+            if shape not in self.runs.bursts and self._in_time(listed, rounds):
                 self.runs.once(shape, self.runs.seconds, trial=True)
         tried = list(dict.fromkeys([*listed, *(s for s in self.runs.bursts if s in shapes)]))
         half = self._best(tried, known, max(FINALISTS + 1, -(-len(tried) // 2)))
@@ -116,18 +117,18 @@ class Search:
     def _affordable(self) -> int:
         """Shapes that there is time to try, before the finals."""
         each = self.runs.cost(self.base, self.runs.seconds, trial=True)
-        finals = self._turns([self.base] * (1 + FINALISTS))
+        finals = self._turns([self.base] * FINALISTS)
         number = int((self.runs.left - finals) / (1.5 * each)) + 1
         fewest = KINDS if self.runs.left > finals / 2 else 2
         return max(fewest, min(MOST_LISTED, number))
 
-    def _turns(self, finalists: list[Shape]) -> float:
-        """Seconds until they have all taken their turns."""
-        return ROUNDS * sum(self.runs.cost(shape, 2 * self.runs.seconds) for shape in finalists)
+    def _turns(self, finalists: list[Shape], rounds: int = ROUNDS) -> float:
+        """Seconds of rounds in which each of these has its turn."""
+        return rounds * sum(self.runs.cost(shape, 2 * self.runs.seconds) for shape in finalists)
 
-    def _in_time(self, shapes: list[Shape]) -> bool:
-        """Whether there is time for more, beside the finals of the first of these."""
-        return self.runs.left > self._turns([self.base, *shapes[:FINALISTS]])
+    def _in_time(self, shapes: list[Shape], rounds: int = ROUNDS) -> bool:
+        """Whether there is time for more, beside the rounds of the first of these."""
+        return self.runs.left > self._turns(shapes[:FINALISTS], rounds)
 
     def _rate(self, shape: Shape, known: Constants) -> float:
         """The best that was measured, since what disturbs a burst only slows it; or else what the
