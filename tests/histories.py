@@ -58,7 +58,13 @@ def write_run(
             }
             file.write(json.dumps(line) + "\n")
     if evaluation is not None:
-        text = {"mean": evaluation, "checkpoint": f"checkpoints/{lines:08d}"}
+        text = {
+            "mean": evaluation,
+            "env_id": config.env_name,
+            "checkpoint": f"checkpoints/{lines:08d}",
+            "sampled": False,
+        }
+        text["env_id"] = config.env_name
         (folder / "eval.json").write_text(json.dumps(text))
     return folder
 

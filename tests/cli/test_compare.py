@@ -41,7 +41,16 @@ def two(shell):
 
 
 @pytest.fixture
-def compare(command):
+def drawn():
+    """For tests whose comparisons have a real picture."""
+
+
+@pytest.fixture
+def compare(command, monkeypatch, request):
+    """The command within this process, without its picture where that is not asked for."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("paceline.bench.compare.draw", lambda *_: PNG)
+
     def run(*arguments, to="out", code=0):
         ended = command("compare", *arguments, "--output-dir", to)
         assert ended.code == code, ended
@@ -49,6 +58,11 @@ def compare(command):
         return ended
 
     return run
+
+
+def escaped(name):
+    """What a terminal would act on is written out."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
 def files_in(folder):
@@ -160,12 +174,12 @@ def test_one_run_alone_is_described(compare, two, shell):
 
 def test_of_one_run_against_one_nothing_is_claimed(compare, two):
     ended = compare("h/a0", "h/b0")
-    assert "lr 0.2 is ahead of lr 0.1 by" in ended.out
+    assert "lr 0.2 and lr 0.1 differ by" in ended.out
     assert "too few to tell that from chance: 4 of each could" in ended.out
     assert "is better than" not in ended.out
 
 
-def test_twelve_groups_are_all_named_and_told_apart(compare, shell):
+def test_twelve_groups_are_all_named_and_told_apart(compare, drawn, shell):
     for k in range(12):
         for seed in range(4):
             write_run(
@@ -218,6 +232,13 @@ def test_six_shared_seeds_are_paired_and_find_what_is_lost_without(compare, shel
 
 
 # Where they are compared
+
+
+def test_other_budgets_are_compared_where_all_have_come(compare, shell):
+    write_run(shell.folder / "h" / "a", [1.0] * 5, lr=0.1)
+    write_run(shell.folder / "h" / "b", [2.0] * 9, lr=0.2)
+    compare("h", code=2)
+    assert "lr 0.2 scored best: 2 after 4,000 steps." in compare("h", "--at", "4k").out
 
 
 def test_at_a_time_or_a_number_of_steps_the_curves_count_up_to_there(compare, shell):
@@ -345,7 +366,8 @@ def test_absurd_facts_do_not_stop_a_comparison(compare, two, fact):
     ],
     ids=str,
 )
-def test_absurd_numbers_do_not_stop_a_comparison(compare, two, change):
+@pytest.mark.filterwarnings("error")
+def test_absurd_numbers_do_not_stop_a_comparison(compare, drawn, two, change):
     path = two / "a0" / "metrics.jsonl"
     *lines, last = path.read_text().splitlines()
     path.write_text("\n".join([*lines, json.dumps(json.loads(last) | change)]) + "\n")
@@ -377,13 +399,13 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(compare, shell, kind):
+def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(compare, drawn, shell, kind):
     name = HOSTILE[kind].replace("/", "∕")
-    write_run(shell.folder / name, curve(100.0), lr=0.1)
-    write_run(shell.folder / "plain", curve(50.0), lr=0.2)
+    write_run(shell.folder / name, curve(100.0, lines=10), lr=0.1)
+    write_run(shell.folder / "plain", curve(50.0, lines=10), lr=0.2)
     ended = compare(name, "plain", "--by", "folder")
     folder = shell.folder / "out"
-    assert [row["name"] for row in rows(folder / "comparison.csv")] == [name, "plain"]
+    assert [row["name"] for row in rows(folder / "comparison.csv")] == [escaped(name), "plain"]
     assert (folder / "comparison.png").read_bytes().startswith(PNG)
     page = (folder / "report.html").read_text()
     assert "<script>alert" not in page
@@ -393,7 +415,7 @@ def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(compare, shell, kind)
     assert ended.out.splitlines()[1].startswith("2 runs · "), "the title is one line"
 
 
-def test_the_legend_names_every_group_whatever_it_is_called(compare, shell, monkeypatch):
+def test_the_legend_names_every_group_whatever_it_is_called(compare, drawn, shell, monkeypatch):
     """matplotlib leaves out what begins with an underscore."""
     from matplotlib.figure import Figure
 
@@ -536,7 +558,7 @@ def test_runs_are_never_changed_by_being_compared(compare, two):
 # Real runs
 
 
-def test_real_runs_and_the_folder_of_a_benchmark(compare, shell):
+def test_real_runs_and_the_folder_of_a_benchmark(compare, drawn, shell):
     """Two short ones as training writes them, laid out as bench does."""
     for algo in ("ppo", "a2c"):
         shell.train_here(

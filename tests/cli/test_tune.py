@@ -55,6 +55,7 @@ REFUSED = {
     "--mode fast": ("--mode", "'fast'", "sequential"),
     "--mode sequential --algo a3c": ("sequential", "a3c", "--algo a2c"),
     "--mode parallel --for-cpus 1": ("parallel", "one CPU"),
+    "--mode parallel --num-envs 1 --rollout-steps 25 --minibatches 1": ("25 rows", "--max-batch"),
     "--for-cpus 0": ("--for-cpus", "'0'", "from 1"),
     "--for-cpus many": ("--for-cpus", "'many'", "whole number"),
     "--constants mine.json": ("--constants", "mine.json", "--for-cpus"),

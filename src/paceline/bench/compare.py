@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import math
 import shlex
@@ -114,8 +115,10 @@ def _at(text: str) -> tuple[str, float, str]:
         if text[-1:] in ("s", "m", "h"):
             return "time", seconds(parse_duration(text)), _spelled(text)
         steps = parse_steps(text)
+        if not isinstance(steps, int) or not 1 <= steps <= 10**15:
+            raise ValueError
         return "steps", float(steps), f"{steps:,} steps"
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise ArgumentTypeError(
             f"{text!r} should be a time, such as 10m, or a number of steps, such as 500k"
         ) from None
@@ -250,25 +253,29 @@ def _title(groups: list[Group], run: History) -> str:
 
 def _subtitle(runs: list[History], point: Point) -> str:
     seeds = len({run.seed for run in runs})
-    cpus = {(run.facts.get("cpu"), run.facts.get("cpus")) for run in runs}
-    name, count = next(iter(cpus)) if len(cpus) == 1 else ("several machines", None)
-    place = f"{name}, {count} CPUs" if count else str(name)
+    places = {f"{run.facts.get('cpu')}, {run.facts.get('cpus')} CPUs" for run in runs}
+    place = printable(places.pop()) if len(places) == 1 else "several machines"
     counts = " · ".join((several(len(runs), "run"), f"{point.text} each", several(seeds, "seed")))
     return f"{counts} · {place} · {date.today()}"
 
 
 def write(made: Comparison, folder: Path) -> None:
-    """The files, and the report on standard output."""
+    """The files, all or none of them, and the report on standard output."""
+    said = _report(made)
+    files = {
+        "comparison.csv": _rows([group_values(row) for row in made.rows]),
+        "comparison_runs.csv": _rows(run_values(made.rows)),
+        "comparison.png": draw(made.rows, made.target, made.title, made.subtitle),
+        "comparison_report.txt": "\n".join([said, "How it was made", *STATISTICS, ""]).encode(),
+        "report.html": page(_content(made)).encode(),
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        said = _report(made)
-        report = f"{said}\nHow it was made\n" + "\n".join(STATISTICS) + "\n"
-        _write_rows(folder / "comparison.csv", [group_values(row) for row in made.rows])
-        _write_rows(folder / "comparison_runs.csv", run_values(made.rows))
-        plot = draw(made.rows, made.target, made.title, made.subtitle)
-        replace_file(folder / "comparison.png", plot)
-        replace_file(folder / "comparison_report.txt", report.encode())
-        replace_file(folder / "report.html", page(_content(made)).encode())
+        for name in files:
+            if (folder / name).is_dir():
+                raise IsADirectoryError(errno.EISDIR, f"{name} is a directory")
+        for name, content in files.items():
+            replace_file(folder / name, content)
     except OSError as error:
         raise BadInput(f"--output-dir {folder} can't be written: {error.strerror}") from None
     print(f"{said}\n{folder / 'report.html'}\n{folder / 'comparison.png'}")
@@ -291,13 +298,14 @@ def _report(made: Comparison) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+def _rows(rows: list[dict[str, Any]]) -> bytes:
+    """As CSV."""
     text = io.StringIO(newline="")
     names = dict.fromkeys(name for row in rows for name in row)
     writer = csv.DictWriter(text, list(names), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    replace_file(path, text.getvalue().encode())
+    return text.getvalue().encode()
 
 
 def _content(made: Comparison) -> dict[str, Any]:

@@ -35,8 +35,8 @@ def draw(rows: list[GroupRow], target: float | None, title: str, note: str) -> b
         _curves(axes[0][1], rows, "steps", target)
         _throughput(axes[1][0], bars)
         _phases(axes[1][1], bars)
-        lines, names = axes[0][0].lines[:MOST_BARS], [_name(row) for row in rows[:MOST_BARS]]
-        figure.legend(lines, names, loc="outside lower center", ncols=4)
+        names = [_name(row) for row in rows[:MOST_BARS]]
+        figure.legend(axes[0][0].lines[: len(names)], names, loc="outside lower center", ncols=4)
         file = io.BytesIO()
         figure.savefig(file, format="png")
     return file.getvalue()

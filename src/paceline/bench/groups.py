@@ -141,7 +141,7 @@ def varied(runs: list[History]) -> dict[str, list[str]]:
 def shown(value: Any) -> str:
     """As a user would write it."""
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, list):
         return printable(",".join(map(str, value)))
     return printable(value if isinstance(value, str) else json.dumps(value))

@@ -61,12 +61,18 @@ class History:
 
     def last(self, name: str) -> float:
         found = self.columns[name]
-        return float(found[-1]) if len(found) else 0.0
+        return float(np.nan_to_num(found[-1])) if len(found) else 0.0
+
+    @property
+    def _ended(self) -> Array:
+        """Episodes of each report whose return is known."""
+        known = np.isfinite(self.columns["episode_return"])
+        return np.where(known, np.nan_to_num(self.columns["episodes"]), 0.0)
 
     @cached_property
     def returns(self) -> Array:
         """At every report, mean return of the last 100 episodes, or of as many as there are."""
-        counts = np.nan_to_num(self.columns["episodes"])
+        counts = self._ended
         ended = np.cumsum(counts)
         total = np.cumsum(counts * np.nan_to_num(self.columns["episode_return"]))
         if not len(ended) or not ended[-1]:
@@ -90,7 +96,7 @@ class History:
 
     def reached(self, target: float) -> int | None:
         """Number of the first report at which 100 episodes had a mean return of `target`."""
-        enough = np.cumsum(np.nan_to_num(self.columns["episodes"])) >= RECENT
+        enough = np.cumsum(self._ended) >= RECENT
         found = np.flatnonzero(enough & (self.returns >= target))
         return int(found[0]) if len(found) else None
 
@@ -217,7 +223,7 @@ def _recent(path: Path) -> list[float]:
     saved = sorted(p for p in (path / "checkpoints").glob("*") if p.name.isdigit())
     try:
         found = json.loads(read_plain(saved[-1] / "state.json", 2**20))["recent"]
-        return [float(value) for value in found]
+        return [float(_number(value)) for value in found]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return []
 

@@ -104,7 +104,7 @@ class Constants:
     other: float = 0.0
     """logs and checkpoints, for each iteration"""
     wake: float = 0.0
-    """waking each worker, and waiting for it, for each rollout"""
+    """waking each worker, and waiting for it, for each rollout; of a stream, taking in a batch"""
     sync: float = 0.0
     """agreeing on one optimiser step, of two learners"""
     together: float = 1.0
@@ -204,7 +204,7 @@ def _streamed(shape: Shape, known: Constants, cpus: int) -> Phases:
         inference=idle * inference / (env + inference),
         update=update,
         sync=agreeing(shape, known),
-        waiting=known.wake * shape.workers,
+        waiting=known.wake,
         other=known.other,
     )
 

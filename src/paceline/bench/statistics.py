@@ -154,12 +154,19 @@ def student(apart: float, error: float, free: float) -> float:
     """
     if not error or not math.isfinite(free):
         return 1.0 if not apart else 0.0
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _gauss()
     begin, end = math.atan(abs(apart) / error / math.sqrt(free)), math.pi / 2
     angles = begin + (nodes + 1) * (end - begin) / 2
     tail = float((weights * np.cos(angles) ** (free - 1)).sum()) * (end - begin) / 2
     scale = math.lgamma((free + 1) / 2) - math.lgamma(free / 2) - math.log(math.pi) / 2
     return min(1.0, 2 * tail * math.exp(scale))
+
+
+@cache
+def _gauss() -> tuple[Array, Array]:
+    """Where a function is taken to be integrated, and with what weights."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    return nodes, weights
 
 
 def _judged(

@@ -104,11 +104,6 @@ def _propose(plan: Plan, known: Constants, facts: Any, arguments: list[str]) -> 
 def proposal(plan: Plan, known: Constants, facts: Any, arguments: list[str]) -> str:
     """A configuration by the model alone, which says so."""
     shapes = candidates(plan.shape, plan.allowed, plan.cpus)
-    if not shapes:
-        raise BadInput(
-            f"nothing fits --mode {plan.allowed.mode} on {plan.cpus} CPUs with the "
-            f"{plan.shape.rows} rows of an update; write a larger --max-batch"
-        )
     rates = {shape: fps(shape, known, plan.cpus) for shape in shapes}
     chosen = simplest(rates, plan.shape)
     step = "compiled" if facts.get("compiled") else "eager"

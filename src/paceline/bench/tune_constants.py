@@ -100,10 +100,10 @@ def _together(burst: Burst, known: Constants, cpus: int) -> float:
 def _with_workers(known: Constants, burst: Burst, cpus: int) -> Constants:
     """What waking them costs: all that they took longer than the model expects without it."""
     expected = predicted(burst.shape, known, cpus)
-    spent, without = burst.t_rollout, expected.env + expected.inference
     if burst.shape.way == "stream":
-        spent, without = burst.t_iter, expected.seconds
-    return replace(known, wake=max(0.0, spent - without) / burst.shape.workers)
+        return replace(known, wake=max(0.0, burst.t_iter - expected.seconds))
+    spent = burst.t_rollout - expected.env - expected.inference
+    return replace(known, wake=max(0.0, spent) / burst.shape.workers)
 
 
 def phases_of(burst: Burst, known: Constants, stepping: Stepping, cpus: int) -> Phases:

@@ -18,7 +18,7 @@ from ..machine import available_cpus
 from .model import Shape
 from .plan import ENDLESS, SETTINGS
 from .tune_constants import read_constants
-from .tune_space import Allowance, shortest
+from .tune_space import Allowance, candidates, shortest
 
 DECIDED = {
     **dict.fromkeys(
@@ -221,6 +221,11 @@ def _check(plan: Plan, overwrite: bool) -> None:
         raise BadInput("--mode is sequential, and a3c's learners are processes; write --algo a2c")
     if plan.allowed.mode == "parallel" and plan.cpus == 1:
         raise BadInput("--mode is parallel, and there is one CPU; leave it out")
+    if not candidates(plan.shape, plan.allowed, plan.cpus):
+        raise BadInput(
+            f"--mode is {plan.allowed.mode}, and {plan.shape.rows} rows of an update can't be "
+            f"shared by {plan.cpus} CPUs or fewer; write a larger --max-batch"
+        )
     for path, suffix in ((plan.output, ".yaml"), (plan.save_constants, ".json")):
         if path is not None:
             _refuse_to_lose(path, suffix, overwrite)

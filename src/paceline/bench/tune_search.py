@@ -87,11 +87,11 @@ class Search:
         if cpus > 1 and one.way == "apart":
             found.append(replace(one, workers=cpus))
         elif cpus > 1:
-            counts = range(cpus, 1, -1)
-            workers = next((n for n in counts if one.envs % n == 0), 0)
-            ranks = next((n for n in counts if one.envs % n == 0 and one.batch % n == 0), 0)
+            beside = range(cpus - 1, 0, -1) if one.way == "stream" else range(cpus, 1, -1)
+            workers = next((n for n in beside if one.envs % n == 0), 0)
+            ranks = max(n for n in range(1, cpus + 1) if one.envs % n == one.batch % n == 0)
             found += [replace(one, workers=workers)] if workers else []
-            found += [replace(one, envs=one.envs // ranks, ranks=ranks)] if ranks else []
+            found += [replace(one, envs=one.envs // ranks, ranks=ranks)] if ranks > 1 else []
         if self._plan.allowed.threaded and cpus > 1:
             found.append(replace(one, threads=cpus))
         return found
@@ -100,8 +100,7 @@ class Search:
 
     def narrow(self, known: Constants) -> None:
         """From all shapes to a few, by short bursts; then the few in turn, several times."""
-        plan = self._plan
-        shapes = candidates(self.base, plan.allowed, self._here)
+        shapes = candidates(self.base, self._plan.allowed, self._here)
         listed = shortlist(self.base, shapes, known, self._here, self._affordable())
         for place, shape in enumerate(listed):
             rounds = 1 if place < KINDS else ROUNDS  # the best of each kind before many rounds
@@ -150,12 +149,18 @@ class Search:
         return sorted(alive, key=lambda shape: -self._rate(shape, known))[:number]
 
     def _finalists(self, shapes: list[Shape], known: Constants) -> list[Shape]:
-        """As it is, and the best of these, but for those far behind, as far as time allows; and
-        the best of several processes also bound to CPUs."""
+        """As it is, and the best of these, of each kind first, but for those far behind, as far as
+        time allows; and the best of several processes also bound to CPUs."""
         permitted = [shape for shape in shapes if self._plan.allowed.permits(shape)]
-        ranked = self._best(permitted, known, FINALISTS)
+        ranked = self._best(permitted, known, len(permitted))
+        kinds = {shape.kind: shape for shape in reversed(ranked)}
+        varied = [shape for shape in ranked if kinds[shape.kind] == shape]
         best = self._rate(ranked[0], known) if ranked else 0.0
-        found = [shape for shape in ranked if self._rate(shape, known) >= BEHIND * best]
+        found = [
+            shape
+            for shape in dict.fromkeys([*varied, *ranked])
+            if self._rate(shape, known) >= BEHIND * best
+        ][:FINALISTS]
         if found and found[0].processes > 1 and not found[0].pinned and CAN_PIN:
             found.append(replace(found[0], pinned=True))
         while len(found) > 1 and self.runs.left < self._turns([self.base, *found]):
@@ -166,9 +171,7 @@ class Search:
         """Rounds in which every finalist has one burst; every second one backwards."""
         while self.rounds < MOST_ROUNDS:
             cost = sum(self.runs.cost(shape, 2 * self.runs.seconds) for shape in finalists)
-            if self.rounds and self.runs.left < cost:
-                break
-            if self.rounds >= ROUNDS and self.runs.left < 2 * cost:
+            if self.rounds and self.runs.left < cost * (2 if self.rounds >= ROUNDS else 1):
                 break
             order = finalists[::-1] if self.rounds % 2 else finalists
             made = {shape: self.runs.once(shape, 2 * self.runs.seconds) for shape in order}
