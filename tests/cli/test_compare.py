@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -35,9 +36,21 @@ def write_two(folder, count=5, a=100.0, b=150.0, **options):
     return folder
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Runs that are written once, and copied to every test that wants them."""
+    folder = tmp_path_factory.mktemp("written")
+    write_two(folder / "h")
+    write_run(folder / "cart", curve(1.0), env_id="Acrobot-v1", total_steps=50_000)
+    write_run(folder / "long", curve(1.0), total_steps=60_000)
+    write_run(folder / "timed", curve(1.0), duration="1m")
+    return folder
+
+
 @pytest.fixture
-def two(shell):
-    return write_two(shell.folder / "h")
+def two(shell, written):
+    """Five runs of each of two groups, in h."""
+    return shutil.copytree(written / "h", shell.folder / "h")
 
 
 @pytest.fixture
@@ -482,14 +495,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("arguments", REFUSED)
-def test_what_can_not_be_compared_is_refused_with_why(command, two, shell, arguments):
+def test_what_can_not_be_compared_is_refused_with_why(command, written, two, shell, arguments):
     (shell.folder / "empty").mkdir()
     (shell.folder / "full").mkdir()
     (shell.folder / "full" / "comparison.csv").write_text("mine")
-    write_run(shell.folder / "cart", curve(1.0), env_id="Acrobot-v1", total_steps=50_000)
-    write_run(shell.folder / "long", curve(1.0), total_steps=60_000)
-    write_run(shell.folder / "timed", curve(1.0), duration="1m")
-    write_run(shell.folder / "broken", curve(1.0))
+    for name in ("cart", "long", "timed"):
+        shutil.copytree(written / name, shell.folder / name)
+    shutil.copytree(two / "a0", shell.folder / "broken")
     (shell.folder / "broken" / "run.json").write_text("{")
     before = files_in(shell.folder)
     ended = command("compare", *arguments.split())

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from paceline import cli
-from paceline.bench import cells, plan
+from paceline.bench import cells, plan, tune_plan
 from paceline.config import Config
 from paceline.flags import config_parser
 from paceline.metrics import Report
@@ -55,7 +55,7 @@ OTHERS_FLAGS = {
 """Flags of another library, which the page about coming from there names."""
 OUR_FLAGS = {"--config", "--help", "--checkpoint", "--episodes", "--sampled", "--env-id"}
 OUR_FLAGS |= {"--by", "--at", "--json"}
-for _parser in (config_parser(), plan._parser(), cells._parser()):
+for _parser in (config_parser(), plan._parser(), cells._parser(), tune_plan._parser()):
     OUR_FLAGS |= set(_parser._option_string_actions)
 
 
@@ -187,6 +187,7 @@ def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_pa
     monkeypatch.setattr("paceline.bench.cells.Matrix.run", lambda _: {}, raising=False)
     monkeypatch.setattr("paceline.bench.cells._remembered", lambda _: [])
     monkeypatch.setattr("paceline.bench.matrix._conclude", lambda *_: 0)
+    monkeypatch.setattr("paceline.bench.tune.work", lambda *_: (began.append({}), 0)[1])
     monkeypatch.setattr("paceline.envs.env_maker", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")

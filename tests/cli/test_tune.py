@@ -172,7 +172,7 @@ def test_the_constants_serve_another_machine(small, monkeypatch, capsys):
 def test_other_algorithms_are_tuned_in_their_own_ways(shell, algo):
     ended = shell("tune", "--algo", algo, "--env-id", "CartPole-v1", "--time", "25s")
     assert ended.code == 0, ended
-    assert ("learners" if algo == "a3c" else "workers") in ended.out
+    assert ("learner" if algo == "a3c" else "worker") in ended.out
     file = shell.folder / f"tuned-CartPole-v1-{algo}.yaml"
     assert load_file(file)["algo"] == algo
     assert shell.train_here("run", "--config", file, "--total-iters", 2).metrics()

@@ -151,16 +151,14 @@ class Search:
     def _finalists(self, shapes: list[Shape], known: Constants) -> list[Shape]:
         """As it is, and the best of these, of each kind first, but for those far behind, as far as
         time allows; and the best of several processes also bound to CPUs."""
-        permitted = [shape for shape in shapes if self._plan.allowed.permits(shape)]
-        ranked = self._best(permitted, known, len(permitted))
+        others = [s for s in shapes if s != self.base and self._plan.allowed.permits(s)]
+        ranked = self._best(others, known, len(others))
         kinds = {shape.kind: shape for shape in reversed(ranked)}
         varied = [shape for shape in ranked if kinds[shape.kind] == shape]
-        best = self._rate(ranked[0], known) if ranked else 0.0
-        found = [
-            shape
-            for shape in dict.fromkeys([*varied, *ranked])
-            if self._rate(shape, known) >= BEHIND * best
-        ][:FINALISTS]
+        least = BEHIND * max(self._rate(shape, known) for shape in [self.base, *ranked[:1]])
+        order = dict.fromkeys([*varied, *ranked])
+        found = [shape for shape in order if self._rate(shape, known) >= least][:FINALISTS]
+        found = found or ranked[:1]  # which a single disturbed burst may have put behind
         if found and found[0].processes > 1 and not found[0].pinned and CAN_PIN:
             found.append(replace(found[0], pinned=True))
         while len(found) > 1 and self.runs.left < self._turns([self.base, *found]):
