@@ -40,7 +40,7 @@ class Report:
     t_eval: float = 0.0
     """the part of t_other in which the policy was evaluated (a3c's learners learn meanwhile)"""
     t_save: float = 0.0
-    """the part of t_other in which checkpoints were made"""
+    """the part of t_other in which rank 0 made checkpoints"""
     t_wait: float
     """the part of t_rollout in which the learner waited for workers"""
     restarts: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ from .sync import Sync
 
 if TYPE_CHECKING:
     from .sync.hogwild import Hogwild
+
+PAUSE = 0.05
+"""Seconds between two looks of the process that watches others."""
 
 
 def ring(
@@ -61,7 +65,8 @@ def watch(
     meter = Meter(progress, learner, sync)
     at_work, stopped = True, False
     while at_work:
-        at_work = sync.pause()
+        left = math.inf if budget.seconds is None else budget.seconds - progress.time
+        at_work = sync.pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)  # to see the end in time
         over = budget.fraction(progress) >= 1.0
         stopped |= meter.listened(over or stopped or stopping()) and not over
         learner.follow(progress.iter)

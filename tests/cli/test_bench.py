@@ -172,12 +172,21 @@ gym.register("Failing-v0", Failing, max_episode_steps=500)
 """
 
 
-def test_a_cell_that_fails_is_shown_with_its_cause_and_the_others_go_on(shell):
+def failing_bench(shell):
+    """Two of three cells fail while the file is there, and a fourth has no such form."""
     (shell.folder / "failing.py").write_text(FAILING)
     (shell.folder / "broken").touch()
     plan = ("--algos", "a2c,a3c", "--modes", "ranks,sequential", "--ranks", 2, *SHORT)
     more = ("--env-id", "failing:Failing-v0", "--max-restarts", 0, "--duration", "1s")
-    ended = shell("bench", *plan, *more, "--output-dir", "out")
+    return shell("bench", *plan, *more, "--output-dir", "out")
+
+
+def counts(shell):
+    return {row["name"]: row["count"] for row in rows(shell.folder / "out" / "comparison.csv")}
+
+
+def test_a_cell_that_fails_is_shown_with_its_cause_and_the_others_go_on(shell):
+    ended = failing_bench(shell)
     assert ended.code not in (0, 1, 2, 75) and "Traceback" not in ended.out, ended
     report = (shell.folder / "out" / "comparison_report.txt").read_text()
     page = (shell.folder / "out" / "report.html").read_text()
@@ -185,18 +194,20 @@ def test_a_cell_that_fails_is_shown_with_its_cause_and_the_others_go_on(shell):
         assert "the rope broke" in text
     assert "A2C · ranks · seed 0" in report and "A3C · sequential · seed 0" in report
     assert "A3C · ranks: a3c has no such form" in report and "a3c has no such form" in page
-    counts = {row["name"]: row["count"] for row in rows(shell.folder / "out" / "comparison.csv")}
-    assert counts["A2C · sequential"] == "1" and "1" not in [
-        count for name, count in counts.items() if name != "A2C · sequential"
-    ]
+    found = counts(shell)
+    assert found.pop("A2C · sequential") == "1" and set(found.values()) <= {"0"}
+
+
+@pytest.mark.slow
+def test_what_has_failed_is_tried_again_and_what_is_done_is_not(shell):
+    failing_bench(shell)
     done = shell.folder / "out" / "runs" / "a2c-sequential" / "seed-0" / "metrics.jsonl"
     before = made_by(done)
     (shell.folder / "broken").unlink()
-    ended = shell("bench", "--resume", "out")  # what has failed is tried again
+    ended = shell("bench", "--resume", "out")
     assert ended.code == 0, ended
     assert made_by(done) == before and "A2C · sequential · seed 0: done before" in ended.out
-    counts = {row["name"]: row["count"] for row in rows(shell.folder / "out" / "comparison.csv")}
-    assert counts == {"A2C · 2 ranks": "1", "A2C · sequential": "1", "A3C · 1 learner": "1"}
+    assert counts(shell) == {"A2C · 2 ranks": "1", "A2C · sequential": "1", "A3C · 1 learner": "1"}
     assert "the rope broke" not in (shell.folder / "out" / "comparison_report.txt").read_text()
 
 

@@ -88,11 +88,8 @@ def grouped(given: list[tuple[Path, History]], by: list[str] | None) -> list[Gro
             _group(printable(str(p)), [run for path, run in given if path == p]) for p in places
         ]
     names = _checked(by, runs[0]) if by else None
-    labels = [_by_name(run, names) for run in runs] if names else _found(runs)
-    return [
-        _group(label, [run for run, own in zip(runs, labels, strict=True) if own == label])
-        for label in dict.fromkeys(labels)
-    ]
+    labels = [" · ".join(_named(run, names)) for run in runs] if names else _found(runs)
+    return [_group(label, _alike(runs, labels, label)) for label in dict.fromkeys(labels)]
 
 
 def _group(name: str, runs: list[History]) -> Group:
@@ -112,21 +109,26 @@ def _checked(by: list[str], run: History) -> list[str]:
     return by
 
 
-def _by_name(run: History, names: Iterable[str]) -> str:
-    return " · ".join(f"{name} {shown(run.values[name])}" for name in names)
+def _named(run: History, names: Iterable[str]) -> list[str]:
+    return [f"{name} {shown(run.values[name])}" for name in names]
 
 
 def _found(runs: list[History]) -> list[str]:
     """Names by the way of running, and by what differs among runs of the same way."""
     ways = [f"{run.config.algo_name.upper()} · {way_of(run.config)}" for run in runs]
-    several = len(set(ways)) > 1
+    differing = {
+        way: [name for name in varied(_alike(runs, ways, way)) if name not in WAY]
+        for way in dict.fromkeys(ways)
+    }
     labels = []
     for run, way in zip(runs, ways, strict=True):
-        alike = [other for other, its in zip(runs, ways, strict=True) if its == way]
-        differing = [name for name in varied(alike) if name not in WAY]
-        parts = [way] if several or not differing else []
-        labels.append(" · ".join([*parts, *([_by_name(run, differing)] if differing else [])]))
+        parts = [way] if len(differing) > 1 or not differing[way] else []
+        labels.append(" · ".join([*parts, *_named(run, differing[way])]))
     return labels
+
+
+def _alike(runs: list[History], labels: list[str], label: str) -> list[History]:
+    return [run for run, own in zip(runs, labels, strict=True) if own == label]
 
 
 def varied(runs: list[History]) -> dict[str, list[str]]:

@@ -27,7 +27,6 @@ ARENA = 2**30
 ALIGNMENT = 64
 RING = 256
 """Episodes of each learner that are remembered until everybody has read them."""
-PAUSE = 0.05
 
 
 class Hogwild:
@@ -118,13 +117,13 @@ class Hogwild:
         self._peaks[self.rank] = max(value, self._peaks[self.rank, 0])
         return float(self._peaks.max())
 
-    def pause(self) -> bool:
+    def pause(self, seconds: float) -> bool:
         """Let the learners learn for a moment; False once they have all left."""
         self._segment.signs[WORDS * self.rank + LOOKS] += 1  # a sign of life
         at_work = [n for n in range(1, self._ranks) if not self._segment.signs[WORDS * n + DONE]]
         self._segment.watch.look(at_work)
         if at_work:
-            time.sleep(PAUSE)
+            time.sleep(seconds)
         return bool(at_work)
 
     def close(self) -> None:
