@@ -70,7 +70,7 @@ def watch(
         over = budget.fraction(progress) >= 1.0
         stopped |= meter.listened(over or stopped or stopping()) and not over
         learner.follow(progress.iter)
-        due = meter.iters >= log_every and not stopped
+        due = meter.iters >= log_every and not stopped and not over
         if due or (not at_work and (meter.iters or stopped)):  # nobody is left behind
             learner.refresh()
             yield meter.report(budget.fraction(progress), stopped)

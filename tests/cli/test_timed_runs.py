@@ -130,7 +130,9 @@ def test_a_timed_run_ends_within_one_iteration_of_its_budget(timed, mode):
     over = run.last - run.first - SECONDS
     assert over <= run.iteration + SLACK, f"{over:.3f} s, an iteration {run.iteration:.3f} s"
     assert over >= -run.iteration - SLACK, f"it stopped {-over:.3f} s too early"
-    assert run.lines[-1]["time"] - SECONDS <= run.iteration
+    # Who watches a3c's learners sees their end when it has a CPU to look.
+    waits = SLACK if mode == "a3c" else 0.0
+    assert run.lines[-1]["time"] - SECONDS <= run.iteration + waits
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -187,7 +187,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _number(value: Any) -> float:
-    return value if isinstance(value, int | float) and abs(value) < 1e300 else math.nan
+    return value if isinstance(value, int | float) and abs(value) < 1e100 else math.nan
 
 
 def _state(path: Path, config: Config, columns: dict[str, Array]) -> str:

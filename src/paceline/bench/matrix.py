@@ -18,6 +18,7 @@ from ..files import read_plain, replace_file
 from ..rundir import CONFIG, EVALUATION, METRICS, locked
 from .cells import PLAN, Cell, Matrix, matrix_of
 from .compare import Missing, compare, write
+from .comparison_text import several
 from .history import History, read_run
 from .launch import cause, ended_by_signals, exit_code, flags_of, started
 from .plan import refuse_to_lose
@@ -44,6 +45,7 @@ paceline bench [--algos ppo,a2c,a3c,impala] [--modes sequential,parallel,ranks]
 
 `paceline train --help` documents all other options, which are passed on to the runs.
 """
+SPEAKS = "paceline: "
 TICK = 0.25
 EVERY = 10.0
 """Seconds between two lines of progress, where nobody watches live."""
@@ -116,7 +118,7 @@ class Bench:
         return self._failed
 
     def _announcement(self) -> str:
-        runs = f"{len(self._jobs)} runs, one after another, in {self._matrix.folder}"
+        runs = f"{several(len(self._jobs), 'run')}, one after another, in {self._matrix.folder}"
         each = self._expected(self._jobs[0][0])
         return f"{runs}: {clock(len(self._jobs) * each)}" if math.isfinite(each) else runs
 
@@ -135,7 +137,7 @@ class Bench:
         self._taken.append(time.monotonic() - began)
         if code:
             words = cause(log, code)
-            self._failed[f"{cell.name} · seed {seed}"] = f"{_last(words)} ({log})", exit_code(code)
+            self._failed[f"{cell.name} · seed {seed}"] = f"{_gist(words)} ({log})", exit_code(code)
             console.say(f"{name}: failed; {words}")
         else:
             console.say(f"{name}: {_told(folder)}")
@@ -178,9 +180,11 @@ def _console() -> Iterator[Console]:
         console.close()
 
 
-def _last(text: str) -> str:
-    """The last line, without the name of the command."""
-    return text.splitlines()[-1].removeprefix("paceline: ")
+def _gist(words: str) -> str:
+    """Of a run's last words, those that say what was wrong; else how it ended."""
+    ended, *lines = words.splitlines()
+    told = [line.removeprefix(SPEAKS) for line in lines if line.startswith(SPEAKS)]
+    return told[0] if told else ended.partition(";")[0]
 
 
 def _done(folder: Path) -> bool:
