@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from paceline import Config
-from paceline.bench.compare import compare
-from paceline.bench.history import FIELDS, History, flat
+from paceline.bench.comparing.compare import compare
+from paceline.bench.comparing.history import FIELDS, History, flat
 from paceline.machine import available_cpus, cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -28,11 +28,11 @@ from pathlib import Path
 
 from parallel import _spread as spread
 
-from paceline.bench.bursts import Runs
 from paceline.bench.launch import ended_by_signals
-from paceline.bench.model import Shape
-from paceline.bench.tune_plan import Plan, plan_of
-from paceline.bench.tune_search import Search
+from paceline.bench.tuning.bursts import Runs
+from paceline.bench.tuning.model import Shape
+from paceline.bench.tuning.plan import Plan, plan_of
+from paceline.bench.tuning.search import Search
 from paceline.machine import available_cpus, cpu_name
 
 ENVS = (8, 16, 32, 64)

@@ -50,10 +50,10 @@ paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
 """
 HELP = ("--help", "-h")
 ELSEWHERE = {
-    "scale": ".bench.scale",
-    "compare": ".bench.compare",
-    "bench": ".bench.matrix",
-    "tune": ".bench.tune",
+    "scale": ".bench.scaling.scale",
+    "compare": ".bench.comparing.compare",
+    "bench": ".bench.matrix.matrix",
+    "tune": ".bench.tuning.tune",
     "doctor": ".doctor",
 }
 """Commands with a module of their own."""

@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from paceline.bench import matrix
-from paceline.bench.cells import matrix_of
-from paceline.bench.compare import OURS
+from paceline.bench.comparing.compare import OURS
+from paceline.bench.matrix import matrix
+from paceline.bench.matrix.cells import matrix_of
 
 pytestmark = pytest.mark.timeout(115)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from histories import curve, write_run
 
-from paceline.bench.compare import OURS
+from paceline.bench.comparing.compare import OURS
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -62,7 +62,7 @@ def drawn():
 def compare(command, monkeypatch, request):
     """The command within this process, without its picture where that is not asked for."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("paceline.bench.compare.draw", lambda *_: PNG)
+        monkeypatch.setattr("paceline.bench.comparing.compare.draw", lambda *_: PNG)
 
     def run(*arguments, to="out", code=0):
         ended = command("compare", *arguments, "--output-dir", to)
@@ -514,7 +514,7 @@ def test_what_can_not_be_compared_is_refused_with_why(command, written, two, she
 
 
 def test_help_names_every_option_and_imports_nothing_heavy():
-    code = "import sys, paceline.bench.compare as c; c.command(['--help']);"
+    code = "import sys, paceline.bench.comparing.compare as c; c.command(['--help']);"
     code += "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     for flag in ("--by", "--at", "--target-return", "--output-dir", "--overwrite"):

@@ -23,7 +23,9 @@ import pytest
 import yaml
 
 from paceline import cli
-from paceline.bench import cells, plan, tune_plan
+from paceline.bench.matrix import cells
+from paceline.bench.scaling import plan
+from paceline.bench.tuning import plan as tune_plan
 from paceline.config import Config
 from paceline.flags import config_parser
 from paceline.metrics import Report
@@ -178,16 +180,18 @@ def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_pa
         monkeypatch.setattr(f"paceline.{module}.{name}", lambda *_, **given: began.append(given))
     monkeypatch.setattr(cli, "_follow", lambda start, rank: (start(lambda: False), 0)[1])
     monkeypatch.setattr("paceline.rundir.resumed_config", lambda *_: (Config(), None))
-    measure = "paceline.bench.scale.measure"
+    measure = "paceline.bench.scaling.scale.measure"
     monkeypatch.setattr(measure, lambda plan: (began.append(vars(plan)), 0)[1])
     for name in ("find_runs", "_read", "write"):
-        monkeypatch.setattr(f"paceline.bench.compare.{name}", lambda *_: [])
-    monkeypatch.setattr("paceline.bench.compare.compare", lambda *_: began.append({}))
-    monkeypatch.setattr("paceline.bench.matrix.Bench", lambda matrix: began.append({}) or matrix)
-    monkeypatch.setattr("paceline.bench.cells.Matrix.run", lambda _: {}, raising=False)
-    monkeypatch.setattr("paceline.bench.cells._remembered", lambda _: [])
-    monkeypatch.setattr("paceline.bench.matrix._conclude", lambda *_: 0)
-    monkeypatch.setattr("paceline.bench.tune.work", lambda *_: (began.append({}), 0)[1])
+        monkeypatch.setattr(f"paceline.bench.comparing.compare.{name}", lambda *_: [])
+    monkeypatch.setattr("paceline.bench.comparing.compare.compare", lambda *_: began.append({}))
+    monkeypatch.setattr(
+        "paceline.bench.matrix.matrix.Bench", lambda matrix: began.append({}) or matrix
+    )
+    monkeypatch.setattr("paceline.bench.matrix.cells.Matrix.run", lambda _: {}, raising=False)
+    monkeypatch.setattr("paceline.bench.matrix.cells._remembered", lambda _: [])
+    monkeypatch.setattr("paceline.bench.matrix.matrix._conclude", lambda *_: 0)
+    monkeypatch.setattr("paceline.bench.tuning.tune.work", lambda *_: (began.append({}), 0)[1])
     monkeypatch.setattr("paceline.envs.env_maker", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")

@@ -92,7 +92,7 @@ def test_what_can_not_be_tuned_is_refused_with_what_to_write_instead(tune, shell
 
 
 def test_help_names_every_option_of_its_own_and_imports_no_torch():
-    code = "import sys, paceline.bench.tune as t; t.command(['--help']); print(*sys.modules)"
+    code = "import sys, paceline.bench.tuning.tune as t; t.command(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     flags = ("--time", "--max-batch", "--min-rollout-steps", "--mode", "--output", "--overwrite")
     for flag in (*flags, "--for-cpus", "--save-constants", "--constants"):

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from histories import curve, write_run
 
-from paceline.bench.groups import comparable, grouped, way_of
-from paceline.bench.history import find_runs, read_run
+from paceline.bench.comparing.groups import comparable, grouped, way_of
+from paceline.bench.comparing.history import find_runs, read_run
 from paceline.errors import BadInput
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from paceline.bench.launch import RunFailed, train
 from paceline.bench.measure import PHASES, Run, measured, read_lines, side_by_side, time_to_score
-from paceline.bench.plan import plan_of
-from paceline.bench.scale import _jobs
-from paceline.bench.scaling_plot import draw
-from paceline.bench.scaling_text import table
-from paceline.bench.summary import Spread, bottleneck, summarize
+from paceline.bench.scaling.plan import plan_of
+from paceline.bench.scaling.plot import draw
+from paceline.bench.scaling.scale import _jobs
+from paceline.bench.scaling.summary import Spread, bottleneck, summarize
+from paceline.bench.scaling.text import table
 from paceline.errors import BadInput
 
 
@@ -208,7 +208,7 @@ def test_the_ceiling_of_more_processes_than_cpus_is_that_of_the_cpus(monkeypatch
     runs = [a_run("workers", n, 1000.0) for n in (1, 2, 8)]
     runs += [a_run("ceiling", 1, 1000.0), a_run("ceiling", 2, 1900.0)]
     assert [row.ceiling.mean for row in summarize(runs)] == [1.0, 1.9, 1.9]
-    monkeypatch.setattr("paceline.bench.scale.available_cpus", lambda: 2)
+    monkeypatch.setattr("paceline.bench.scaling.scale.available_cpus", lambda: 2)
     jobs = _jobs(plan("--num-workers", "0,2,8"), 0)
     assert [size for kind, size in jobs if kind == "ceiling"] == [2]
 
@@ -384,7 +384,7 @@ def test_one_process_is_asked_for_without_what_only_goes_with_more():
 
 def test_the_configurations_that_come_with_it_can_be_measured():
     configs = Path(__file__).parents[2] / "configs"
-    for file in sorted(configs.iterdir()):
+    for file in sorted(path for path in configs.iterdir() if path.is_file()):
         plan("--num-workers", "0,1,2", "--config", file)
     for name in ("ppo_sequential.yaml", "ppo_parallel.yaml", "impala_parallel.yaml"):
         plan("--ranks", "1,2", "--config", configs / name)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.bench.comparison import GroupRow, pairs_of
-from paceline.bench.statistics import (
+from paceline.bench.comparing.comparison import GroupRow, pairs_of
+from paceline.bench.comparing.statistics import (
     Estimate,
     aggregate,
     bootstrap,
@@ -391,7 +391,9 @@ def row(name, scores, first=0):
 @pytest.fixture
 def hasty(monkeypatch):
     """Without the interval of P(better), which takes most of the time and decides nothing."""
-    monkeypatch.setattr("paceline.bench.comparison.improvement_interval", lambda *_: (0.0, 1.0))
+    monkeypatch.setattr(
+        "paceline.bench.comparing.comparison.improvement_interval", lambda *_: (0.0, 1.0)
+    )
 
 
 # Required: 2 × 5 runs, seeds 0 … 199, once.

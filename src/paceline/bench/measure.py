@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..budget import RECENT
 from ..errors import BadInput
 
 PHASES = ("rollout", "wait", "learn", "sync", "other")
 """What an iteration's time goes to; `rollout` is here without the waiting for workers."""
-ENOUGH = 100
-"""Episodes whose mean return is the score."""
 
 Lines = list[dict[str, Any]]
 """A metrics.jsonl."""
@@ -113,5 +112,5 @@ def time_to_score(folder: Path, lines: Lines, target: float) -> float | None:
     """Seconds of training until the last episodes' mean return reached `target`, if it did."""
     newest = max(path for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
     recent = json.loads((newest / "state.json").read_text(encoding="utf-8"))["recent"]
-    reached = len(recent) >= ENOUGH and sum(recent) / len(recent) >= target
+    reached = len(recent) >= RECENT and sum(recent) / len(recent) >= target
     return lines[-1]["time"] if reached else None

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from pydantic_core import from_json
 
-from ..budget import RECENT, Budget, Progress
-from ..config import Config
-from ..console import printable
-from ..errors import BadInput
-from ..files import read_plain
-from ..rundir import CONFIG, EVALUATION, LOCK, METRICS, RUN, refuse_strange, run_config
-from .measure import PHASES
+from ...budget import RECENT, Budget, Progress
+from ...config import Config
+from ...console import printable
+from ...errors import BadInput
+from ...files import read_plain
+from ...rundir import CONFIG, EVALUATION, LOCK, METRICS, RUN, refuse_strange, run_config
+from ..measure import PHASES
 from .statistics import Array
 
 FIELDS = (

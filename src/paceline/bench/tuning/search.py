@@ -7,16 +7,16 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-from ..build import network_for
-from ..choices import choose
-from ..machine import available_cpus
+from ...build import network_for
+from ...choices import choose
+from ...machine import available_cpus
+from ..launch import RunFailed
 from .bursts import Burst, Runs, stepped_alone
-from .launch import RunFailed
+from .constants import fitted, phases_of
 from .model import Constants, Shape, fps, predicted
-from .tune_constants import fitted, phases_of
-from .tune_plan import Plan
-from .tune_space import candidates, shortlist, simplest
-from .tune_text import Row
+from .plan import Plan
+from .space import candidates, shortlist, simplest
+from .text import Row
 
 FINALISTS = 3
 ROUNDS = 3

@@ -15,14 +15,19 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from ..config import parse_duration, parse_steps, seconds
-from ..console import printable
-from ..errors import BadInput
-from ..files import replace_file
-from ..flags import Parser
+from ...config import parse_duration, parse_steps, seconds
+from ...console import printable
+from ...errors import BadInput
+from ...files import replace_file
+from ...flags import Parser
+from ..scaling.plan import number_from, refuse_to_lose
 from .comparison import GroupRow, Pair, Point, pairs_of, rows_of
-from .comparison_plot import draw
-from .comparison_text import (
+from .groups import Group, comparable, grouped, varied
+from .history import History, find_runs, read_run
+from .page import page
+from .plot import draw
+from .statistics import iqm
+from .text import (
     STATISTICS,
     group_values,
     notes,
@@ -34,11 +39,6 @@ from .comparison_text import (
     table,
     verdict,
 )
-from .groups import Group, comparable, grouped, varied
-from .history import History, find_runs, read_run
-from .page import page
-from .plan import number_from, refuse_to_lose
-from .statistics import iqm
 
 USAGE = """\
 paceline compare RUN RUN ... [--by OPTION,OPTION] [--output-dir DIR]

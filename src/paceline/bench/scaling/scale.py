@@ -14,14 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..files import replace_file
-from ..machine import available_cpus, description
-from .launch import ended_by_signals, train
-from .measure import Run, measured, read_lines, side_by_side, time_to_score
+from ...files import replace_file
+from ...machine import available_cpus, description
+from ..launch import ended_by_signals, train
+from ..measure import Run, measured, read_lines, side_by_side, time_to_score
 from .plan import Plan, plan_of
-from .scaling_plot import draw
-from .scaling_text import note_of, table, title_of
+from .plot import draw
 from .summary import bottleneck, named, processes, summarize
+from .text import note_of, table, title_of
 
 USAGE = """\
 paceline scale --ranks 1,2 | --num-workers 0,1,2 [--weak] [--OPTION OF TRAIN VALUE ...]
@@ -58,7 +58,7 @@ def command(arguments: list[str]) -> int:
 
 def measure(plan: Plan) -> int:
     """Run everything, writing what is known after each run."""
-    from ..rundir import locked
+    from ...rundir import locked
 
     with locked(plan.folder), ended_by_signals():
         _clear(plan.folder)

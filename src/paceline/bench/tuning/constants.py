@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..config import Config
-from ..config_files import load_file
-from ..errors import BadInput
+from ...config import Config
+from ...config_files import load_file
+from ...errors import BadInput
 from .bursts import Burst, Stepping
 from .model import (
     WORST,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import BUDGETS, Config, seconds
-from ..console import printable
-from ..errors import BadInput
-from ..rundir import CHANGEABLE
+from ...config import BUDGETS, Config, seconds
+from ...console import printable
+from ...errors import BadInput
+from ...rundir import CHANGEABLE
 from .history import History
 
 MATTERS = {"pin", "eval_every"}

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import Config
-from ..envs.maker import World
-from ..rollout import Array, Rollout
-from .launch import RunFailed, train
-from .measure import Lines, measured, read_lines
+from ...config import Config
+from ...envs.maker import World
+from ...rollout import Array, Rollout
+from ..launch import RunFailed, train
+from ..measure import Lines, measured, read_lines
 from .model import Shape
 
 WARMUP = 0.15

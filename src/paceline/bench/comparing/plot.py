@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from ..look import PHASE_COLOURS, PHASE_NAMES, STYLE
+from ..measure import PHASES
 from .comparison import GroupRow
-from .comparison_text import number, ranked
-from .look import PHASE_COLOURS, PHASE_NAMES, STYLE
-from .measure import PHASES
 from .statistics import Estimate
+from .text import number, ranked
 
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.")
 MOST_BARS = 16

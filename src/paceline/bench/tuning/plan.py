@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import BUDGETS, Config, parse_duration, parse_steps, seconds
-from ..config_files import load_file
-from ..configure import fitted, resolve
-from ..envs.maker import World, look_at
-from ..errors import BadInput
-from ..flags import Parser, config_parser, nested
-from ..machine import available_cpus
+from ...config import BUDGETS, Config, parse_duration, parse_steps, seconds
+from ...config_files import load_file
+from ...configure import fitted, resolve
+from ...envs.maker import World, look_at
+from ...errors import BadInput
+from ...flags import Parser, config_parser, nested
+from ...machine import available_cpus
+from ..scaling.plan import ENDLESS, SETTINGS
+from .constants import read_constants
 from .model import Shape
-from .plan import ENDLESS, SETTINGS
-from .tune_constants import read_constants
-from .tune_space import Allowance, candidates, shortest
+from .space import Allowance, candidates, shortest
 
 DECIDED = {
     **dict.fromkeys(

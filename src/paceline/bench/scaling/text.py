@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..machine import available_cpus, cpu_name
+from ...machine import available_cpus, cpu_name
 from .plan import Plan
 from .summary import Row, Spread
 

@@ -9,15 +9,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..config import ALGORITHM_DEFAULTS, ALIASES, BUDGETS, Config
-from ..config_files import load_file
-from ..configure import fitted, resolve
-from ..errors import BadInput
-from ..files import read_plain
-from ..flags import Parser, config_parser, nested
-from ..machine import available_cpus
-from ..rundir import fixed
-from .plan import number_from, whole_from
+from ...config import ALGORITHM_DEFAULTS, ALIASES, BUDGETS, Config
+from ...config_files import load_file
+from ...configure import fitted, resolve
+from ...errors import BadInput
+from ...files import read_plain
+from ...flags import Parser, config_parser, nested
+from ...machine import available_cpus
+from ...rundir import fixed
+from ..scaling.plan import number_from, whole_from
 
 PLAN = "bench.json"
 MODES = ("sequential", "parallel", "ranks")
@@ -193,7 +193,7 @@ def _cell(algo: str, mode: str, file: Mapping[str, Any], given: Mapping[str, str
 
 def _check(file: Mapping[str, Any], options: Mapping[str, str]) -> Config:
     """The configuration of a cell's runs, before the first begins."""
-    from ..envs.maker import look_at
+    from ...envs.maker import look_at
 
     flags = {name: value for name, value in options.items() if name != "config"}
     config = resolve(file, nested(flags))

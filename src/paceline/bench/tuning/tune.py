@@ -7,15 +7,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadInput
-from ..files import replace_file
-from ..machine import available_cpus, cpu_name
-from .launch import ended_by_signals
+from ...errors import BadInput
+from ...files import replace_file
+from ...machine import available_cpus, cpu_name
+from ..launch import ended_by_signals
+from .constants import constants_text, read_constants
 from .model import Constants, Shape, fps, predicted
-from .tune_constants import constants_text, read_constants
-from .tune_plan import Plan, plan_of
-from .tune_space import candidates, simplest
-from .tune_text import (
+from .plan import Plan, plan_of
+from .space import candidates, simplest
+from .text import (
     batch_sentence,
     bound_sentence,
     config_text,
@@ -25,7 +25,7 @@ from .tune_text import (
 )
 
 if TYPE_CHECKING:
-    from .tune_search import Search
+    from .search import Search
 
 USAGE = """\
 paceline tune [--env-id ID] [--algo ppo|a2c|impala|a3c] [--OPTION OF TRAIN VALUE ...]
@@ -61,7 +61,7 @@ def work(plan: Plan, arguments: list[str]) -> int:
         known, facts = read_constants(plan.constants, plan.base)
         _propose(plan, known, facts, arguments)
         return 0
-    from .tune_search import Search  # which imports torch
+    from .search import Search  # which imports torch
 
     with (
         ended_by_signals(),

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..config import seconds
-from ..console import Console, clock
-from ..errors import BadInput, StoppedEarly
-from ..files import read_plain, replace_file
-from ..rundir import CONFIG, EVALUATION, METRICS, locked
+from ...config import seconds
+from ...console import Console, clock
+from ...errors import BadInput, StoppedEarly
+from ...files import read_plain, replace_file
+from ...rundir import CONFIG, EVALUATION, METRICS, locked
+from ..comparing.compare import Missing, compare, write
+from ..comparing.history import History, read_run
+from ..comparing.text import several
+from ..launch import cause, ended_by_signals, exit_code, flags_of, started
+from ..scaling.plan import refuse_to_lose
 from .cells import PLAN, Cell, Matrix, matrix_of
-from .compare import Missing, compare, write
-from .comparison_text import several
-from .history import History, read_run
-from .launch import cause, ended_by_signals, exit_code, flags_of, started
-from .plan import refuse_to_lose
 
 USAGE = """\
 paceline bench [--algos ppo,a2c,a3c,impala] [--modes sequential,parallel,ranks]

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from ..config import Config
+from ...config import Config
 from .bursts import Burst
 from .model import BOUNDS, Constants, Phases, Shape, fps
-from .tune_plan import Plan, trace_of
-from .tune_space import candidates, horizon
+from .plan import Plan, trace_of
+from .space import candidates, horizon
 
 WIDTH = 96
 LARGER = 4

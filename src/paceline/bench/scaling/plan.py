@@ -11,11 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..config import BUDGETS, Config
-from ..config_files import load_file
-from ..configure import fitted, resolve
-from ..errors import BadInput
-from ..flags import Parser, config_parser, nested
+from ...config import BUDGETS, Config
+from ...config_files import load_file
+from ...configure import fitted, resolve
+from ...errors import BadInput
+from ...flags import Parser, config_parser, nested
 
 ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
 """Budgets that leave it to another when a run ends."""
@@ -176,7 +176,7 @@ def _of_all(
 
 def _base(file: Mapping[str, Any], flags: Mapping[str, Any]) -> Config:
     """The training on one process, with what suits its environment filled in."""
-    from ..envs.maker import look_at
+    from ...envs.maker import look_at
 
     config = resolve(file, _nested(flags))
     world = look_at(config.env_id, **vars(config.env))

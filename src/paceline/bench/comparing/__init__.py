@@ -1,0 +1,1 @@
+"""`paceline compare`: which runs are better, and whether that may be chance."""

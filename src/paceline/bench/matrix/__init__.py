@@ -1,0 +1,1 @@
+"""`paceline bench`: every algorithm in every way of running."""

@@ -1,0 +1,1 @@
+"""`paceline scale`: what more processes gain on this machine."""

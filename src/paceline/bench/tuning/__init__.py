@@ -1,0 +1,1 @@
+"""`paceline tune`: the fastest way to train on this machine."""
