@@ -23,6 +23,9 @@ from paceline import cli
 for _library in ("OMP", "MKL", "OPENBLAS"):  # as the command does, before numpy is imported
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as whatever a shell runs behind it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 MARK = "PACELINE_TEST"
 """Environment variable by which a test's processes are known, orphans included."""
 SHARED_MEMORY = Path("/dev/shm")

@@ -69,11 +69,14 @@ def watch(
         at_work = sync.pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)  # to see the end in time
         over = budget.fraction(progress) >= 1.0
         stopped |= meter.listened(over or stopped or stopping()) and not over
+        if not at_work and budget.seconds and 0 < budget.seconds - progress.time < PAUSE:
+            progress.time = budget.seconds  # their clocks had started a moment before this one
         learner.follow(progress.iter)
-        due = meter.iters >= log_every and not stopped and not over
+        spent = budget.fraction(progress)
+        due = meter.iters >= log_every and not stopped and spent < 1.0
         if due or (not at_work and (meter.iters or stopped)):  # nobody is left behind
             learner.refresh()
-            yield meter.report(budget.fraction(progress), stopped)
+            yield meter.report(spent, stopped)
 
 
 SUMS = (

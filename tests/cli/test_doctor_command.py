@@ -120,7 +120,7 @@ def test_letters_that_the_output_cannot_show_are_no_trouble(shell):
     variables = {"PYTHONIOENCODING": "ascii", "XDG_CACHE_HOME": str(shell.folder / "schön\udcff")}
     ended = shell("doctor", env=shell.environment(**variables))
     assert ended.code == 0, ended
-    assert "sch\\xf6n" in ended.out
+    assert "sch\\xf6n" in "".join(ended.out.split())  # wherever the line was broken
 
 
 def test_a_reader_that_leaves_early_is_no_trouble(shell):

@@ -91,7 +91,7 @@ def cause(errors: Path, code: int) -> str:
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """What would end this process at once ends its runs first, as Ctrl-C does."""
-    kinds = (signal.SIGTERM, signal.SIGHUP)
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(kind, signal.default_int_handler) for kind in kinds]
     try:
         yield
