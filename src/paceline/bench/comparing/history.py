@@ -79,7 +79,7 @@ class History:
             return np.full(len(ended), math.nan)
         before = np.interp(ended - RECENT, [0.0, *ended], [0.0, *total])
         with np.errstate(invalid="ignore"):
-            return (total - before) / np.minimum(ended, RECENT)
+            return _rounded((total - before) / np.minimum(ended, RECENT))
 
     def on(self, axis: str, grid: Array) -> Array:
         """The returns over `time` or `steps`; NaN before the first episode, and after the end."""
@@ -120,6 +120,13 @@ class History:
         seconds = found.get("seconds") if isinstance(found, dict) else None
         known = _number(seconds)
         return float(known) if math.isfinite(known) else None
+
+
+def _rounded(values: Array) -> Array:
+    """To nine digits: sums over a long run are not exact, and equal returns are to be equal."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = 10.0 ** np.floor(np.log10(np.abs(values)))
+        return np.where(values == 0, 0.0, np.round(values / scale, 9) * scale)
 
 
 def find_runs(path: Path) -> list[Path]:

@@ -32,12 +32,14 @@ def verdict(rows: list[GroupRow], pairs: list[Pair], point: Point, target: Any) 
     best = best_of(rows)
     if best is None:
         return ["No episode has ended in any counted run: there is no score to compare."]
-    top = [row.name for row in rows if row.score.value == rows[best].score.value]
+    alike = [k for k, row in enumerate(rows) if row.score.value == rows[best].score.value]
+    top = [rows[k].name for k in alike]
     said = [f"{_listed(top)} scored {interval(rows[best].score)} after {point.text}."]
     if len(rows) > len(top) == 1:
         said[0] = said[0].replace(" scored ", " scored best: ", 1)
     if len(top) < len(rows):
-        said += _against(rows, [pair for pair in pairs if best in (pair.a, pair.b)], best)
+        others = [p for p in pairs if best in (p.a, p.b) and not {p.a, p.b} <= set(alike)]
+        said += _against(rows, others, best)
     elif len(rows) > 1:
         said.append("There is nothing between them.")
     return said + _soonest(rows, target) + _fastest(rows)
