@@ -251,7 +251,7 @@ def _looks(groups: list[Group]) -> list[tuple[str, int]]:
 
 
 def _dash(way: str) -> int:
-    ranks, workers = "rank" in way, "worker" in way or "learner" in way
+    ranks, workers = "rank" in way, "worker" in way or "learners" in way
     return 2 * ranks + workers
 
 

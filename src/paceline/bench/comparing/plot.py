@@ -112,8 +112,8 @@ def _phases(axes: Any, rows: list[GroupRow]) -> None:
     axes.set(title="Where the time goes", xlabel="share of wall-clock, %", xlim=(0, 100))
     _named(axes, rows)
     if rows:
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, columnspacing=1.0)
-        axes.set_title("Where the time goes", pad=26)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, columnspacing=1.0)
+        axes.set_title("Where the time goes", pad=40)
 
 
 def _named(axes: Any, rows: list[GroupRow]) -> None:
