@@ -9,6 +9,7 @@ import json
 import re
 import time
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -103,6 +104,15 @@ class Timed:
         """Seconds of the longest one, of one learner."""
         learners = 2 if self.name == "a3c" else 1
         return learners * max(line["t_iter"] for line in self.lines)
+
+
+@pytest.fixture(autouse=True)
+def known():
+    """What a test registers is not for other tests' workers, which could not import it."""
+    before = set(gym.registry)
+    yield
+    for name in set(gym.registry) - before:
+        del gym.registry[name]
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +218,7 @@ def test_evaluations_and_checkpoints_are_counted_and_told(shell, mode):
 
 @pytest.mark.parametrize(
     "mode",
-    ["sequential", *(pytest.param(m, marks=pytest.mark.slow) for m in MODES if m != "sequential")],
+    [pytest.param(mode, marks=pytest.mark.slow) for mode in MODES],
 )
 def test_killed_and_resumed_it_goes_on_with_the_time_that_is_left(shell, until, mode):
     run = Timed(
