@@ -129,6 +129,7 @@ def test_its_folder_can_be_compared_like_any_other(killed, command, shell):
 # Signals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
