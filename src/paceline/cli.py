@@ -124,7 +124,7 @@ def _complain(error: PacelineError) -> None:
 
 def _plain(text: str) -> str:
     """What a terminal shows as it is, and no more than a screen of it."""
-    from .console import printable
+    from .words import printable
 
     shown = [printable(line) for line in text.split("\n")]
     lines = [line if len(line) <= 500 else f"{line[:500]} …" for line in shown]

@@ -131,11 +131,6 @@ class Silence:
         pass
 
 
-def printable(text: str) -> str:
-    """Text of anybody's making as a terminal can show it, on one line."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def _nowhere() -> TextIO:
     """Standard output may have been closed."""
     return Path(os.devnull).open("w", encoding="utf-8")

@@ -21,7 +21,8 @@ import psutil
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Set before torch is imported, or it makes a directory of its own choice in /tmp."""
-CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""Where a process' control groups are named, and where they are."""
 ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
 """Whether other cores see writes in the order in which they were made."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -37,27 +38,30 @@ def available_cpus() -> int:
     return cpus if quota is None else min(cpus, max(1, round(quota)))
 
 
-def cgroup_quota(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> float | None:
+def cgroup_quota(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> float | None:
     """CPUs' worth of time that this process' control groups grant it, of either version; or None.
 
     A group has no more than the groups around it.
     """
-    quotas: list[float] = []
+    quotas = [quota for group in control_groups("cpu", proc, root) for quota in _quota_of(group)]
+    return min(quotas, default=None)
+
+
+def control_groups(controller: str, proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> list[Path]:
+    """The groups of this process that have a say in it, and those around them."""
     try:
         lines = proc.read_text().splitlines()
     except OSError:
-        return None
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number != "0" and "cpu" not in controllers.split(","):
+        return []
+    found: list[Path] = []
+    for number, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
+        if number != "0" and controller not in controllers.split(","):
             continue
-        base = root if number == "0" else root / "cpu"
+        base = root if number == "0" else root / controller
         inner = base / path.lstrip("/")
-        for folder in (inner, *inner.parents):
-            quotas += _quota_of(folder)
-            if folder == base:
-                break
-    return min(quotas, default=None)
+        around = [folder for folder in inner.parents if folder.is_relative_to(base)]
+        found += dict.fromkeys([inner, *around])
+    return found
 
 
 def _quota_of(folder: Path) -> list[float]:
@@ -113,6 +117,11 @@ def compiled_cache() -> str:
     """Where compiled steps are kept from one run to the next."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return str(Path(base) / "paceline" / "compiled")
+
+
+def wanted_compiler(named: str | None, system: str = sys.platform) -> str:
+    """The C++ compiler that torch looks for, and no other; CXX may have `named` one."""
+    return named or ("clang++" if system == "darwin" else "g++")
 
 
 def nameless_file() -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from .algorithms import Algorithm
 from .batch import Rows
-from .machine import CACHE, compiled_cache
+from .machine import CACHE, compiled_cache, wanted_compiler
 from .optimizers import Optimizer
 from .policy.actor_critic import ActorCritic
 from .policy.flat import Flat
@@ -205,8 +204,8 @@ def _scalar(value: float) -> Tensor:
 
 def compiler_missing() -> str | None:
     """Why compiled steps can't be had here, or None."""
-    wanted = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if not shutil.which(wanted):  # torch tries no other
+    wanted = wanted_compiler(os.environ.get("CXX"))
+    if not shutil.which(wanted):
         return f"there is no C++ compiler {wanted} (install it, or name another with CXX)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "Python's C headers are missing (install python3-dev)"

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from paceline.bench.comparing.compare import OURS
+from paceline.bench.comparing.files import OURS
 from paceline.bench.matrix import matrix
 from paceline.bench.matrix.cells import matrix_of
 

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from paceline.doctor import examine, layout, limits, processors, software, storage
-from paceline.doctor.finding import GB, MB, Finding, listed, several, size
+from paceline.doctor.finding import GB, MB, Finding, size
 from paceline.doctor.groups import Allowance, memory_allowance, process_allowance
+from paceline.words import listed, several
 
 OK = Finding("ok", "cpus", "all is well")
 NOTE = Finding("note", "load", "others are at work", "wait")

@@ -301,7 +301,7 @@ def test_a_run_that_stopped_at_its_return_is_done(tmp_path):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_return_is_the_mean_of_the_last_hundred_episodes(tmp_path, seed):
-    """As a naive loop over episodes has it, each with the mean return of its report."""
+    """To nine digits, as a naive loop over episodes has it, each with its report's mean return."""
     random = np.random.default_rng(seed)
     returns, counts = random.normal(0, 50, 40), random.integers(0, (3, 30, 150, 400, 60)[seed], 40)
     run = write_run(tmp_path / "run", returns)
@@ -310,7 +310,7 @@ def test_the_return_is_the_mean_of_the_last_hundred_episodes(tmp_path, seed):
     for k in range(40):
         recent.extend([returns[k]] * counts[k])
         expected = np.mean(recent) if recent else math.nan
-        assert found[k] == pytest.approx(expected, abs=1e-9, nan_ok=True)
+        assert found[k] == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
 def test_the_score_at_a_point_is_that_of_the_last_report_up_to_there(tmp_path):

@@ -12,6 +12,10 @@ from pathlib import Path
 from ..errors import PacelineError
 from ..samplers.forkserver import end_with_parent
 
+ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
+"""Budgets that leave it to another when a run ends."""
+SETTINGS = {"track": "none", "eval_episodes": "1"}
+"""Of runs of which only the speed is wanted."""
 GRACE = 30.0
 """Seconds that a run has for its end before it is killed."""
 LAST_LINES = 8

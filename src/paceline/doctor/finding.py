@@ -26,14 +26,3 @@ def size(count: float) -> str:
     if count < GB:
         return f"{count / MB:,.0f} MB"
     return f"{count / GB:,.0f} GB" if count >= 100 * GB else f"{count / GB:.1f} GB"
-
-
-def several(count: int, thing: str) -> str:
-    """`1 note`, `2 notes`, `no notes`"""
-    return f"{count or 'no'} {thing}{'' if count == 1 else 's'}"
-
-
-def listed(names: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`"""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..machine import CGROUPS
+from ..machine import CGROUPS, MEMBERSHIP, control_groups
 
-MEMBERSHIP = Path("/proc/self/cgroup")
 UNLIMITED = 2**60
 """Version 1 writes a number near 2⁶³ where there is no limit."""
 
@@ -23,7 +22,7 @@ class Allowance:
 def memory_allowance(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> Allowance | None:
     """Bytes; None where no group has a limit."""
     found = []
-    for folder in folders("memory", proc, root):
+    for folder in control_groups("memory", proc, root):
         limits = [_number(folder / f"memory.{n}") for n in ("max", "high", "limit_in_bytes")]
         used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
         # What was read from files and not used lately is dropped before anything is refused.
@@ -35,27 +34,10 @@ def memory_allowance(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> Allowance
 def process_allowance(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> Allowance | None:
     """Processes and threads together; None where no group has a limit."""
     found = []
-    for folder in folders("pids", proc, root):
+    for folder in control_groups("pids", proc, root):
         if limit := _number(folder / "pids.max"):
             found.append((limit, limit - (_number(folder / "pids.current") or 0)))
     return _narrowest(found)
-
-
-def folders(controller: str, proc: Path, root: Path) -> list[Path]:
-    """The groups of this process that have a say in it, and those around them."""
-    try:
-        lines = proc.read_text().splitlines()
-    except OSError:
-        return []
-    found: list[Path] = []
-    for number, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
-        if number != "0" and controller not in controllers.split(","):
-            continue
-        base = root if number == "0" else root / controller
-        inner = base / path.lstrip("/")
-        around = [folder for folder in inner.parents if folder.is_relative_to(base)]
-        found += dict.fromkeys([inner, *around])
-    return found
 
 
 def _narrowest(found: list[tuple[int, int]]) -> Allowance | None:

@@ -7,7 +7,8 @@ import os
 from dataclasses import asdict
 from typing import TextIO
 
-from .finding import Finding, several
+from ..words import several
+from .finding import Finding
 
 STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 

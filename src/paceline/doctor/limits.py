@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..machine import THREAD_VARIABLES
-from .finding import Finding, listed
+from ..words import listed
+from .finding import Finding
 from .groups import Allowance
 
 FILES, PROCESSES = 1024, 256

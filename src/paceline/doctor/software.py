@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from .finding import Finding, listed
+from ..machine import wanted_compiler
+from ..words import listed
+from .finding import Finding
 
 SUITES = {
     "box2d": "Box2D",
@@ -27,7 +29,7 @@ Versions = Callable[[str], str | None]
 
 def compiler(cxx: str | None, system: str, which: Callable[[str], str | None]) -> Finding | None:
     """None if it is there. torch tries $CXX or one name, and no other."""
-    wanted = cxx or ("clang++" if system == "darwin" else "g++")
+    wanted = wanted_compiler(cxx, system)
     if which(wanted):
         return None
     lost = "long runs are not compiled, and update more slowly"

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import errno
-import io
 import math
-import shlex
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...config import parse_duration, parse_steps, seconds
-from ...console import printable
 from ...errors import BadInput
-from ...files import replace_file
 from ...flags import Parser
-from ..scaling.plan import number_from, refuse_to_lose
-from .comparison import GroupRow, Pair, Point, pairs_of, rows_of
+from ...words import printable, several
+from ..arguments import number_from, refuse_to_lose
+from .comparison import Point, pairs_of, rows_of
+from .files import OURS, Comparison, Missing, write
 from .groups import Group, comparable, grouped, varied
 from .history import History, find_runs, read_run
-from .page import page
-from .plot import draw
 from .statistics import iqm
-from .text import (
-    STATISTICS,
-    group_values,
-    notes,
-    number,
-    run_values,
-    says,
-    several,
-    shown_pairs,
-    table,
-    verdict,
-)
+from .text import notes, verdict
 
 USAGE = """\
 paceline compare RUN RUN ... [--by OPTION,OPTION] [--output-dir DIR]
@@ -53,36 +36,6 @@ paceline compare RUN RUN ... [--by OPTION,OPTION] [--output-dir DIR]
                        comparison_runs.csv, report.html [runs/compared-<time>]
   --overwrite          replace the comparison that DIR holds
 """
-OURS = (
-    *("comparison.png", "comparison_report.txt", "comparison.csv", "comparison_runs.csv"),
-    "report.html",
-)
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A group that has no runs, and why."""
-
-    name: str
-    cause: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Everything that is written."""
-
-    title: str
-    subtitle: str
-    verdict: list[str]
-    notes: list[str]
-    failed: list[Missing] = field(default_factory=list)
-    point: Point
-    target: float | None
-    target_source: str
-    rows: list[GroupRow]
-    pairs: list[Pair]
-    varied: dict[str, list[str]]
-    machine: dict[str, str]
 
 
 def command(arguments: list[str]) -> int:
@@ -219,17 +172,12 @@ def _target(groups: list[Group], point: Point) -> tuple[float | None, str]:
     if solved is not None and any(run.reached(solved) is not None for run in runs):
         return solved, "what the environment counts as solved"
     scores = [[run.score(point.axis, point.end) for run in group.runs] for group in groups]
-    known = [iqm(own) for own in ([s for s in some if s is not None] for some in scores) if own]
-    starts = [run.returns[i] for run in runs for i in _first_known(run)]
-    if not known or not starts:
+    tops = [iqm(own) for own in ([s for s in some if s is not None] for some in scores) if own]
+    starts = [known[0] for run in runs if len(known := run.returns[np.isfinite(run.returns)])]
+    if not tops or not starts:
         return None, ""
-    target = float(f"{min(starts) + 0.9 * (max(known) - min(starts)):.3g}")
+    target = float(f"{min(starts) + 0.9 * (max(tops) - min(starts)):.3g}")
     return target, "90 % of the way from the lowest start to the best group's score"
-
-
-def _first_known(run: History) -> list[int]:
-    known = [i for i, value in enumerate(run.returns) if value == value]
-    return known[:1]
 
 
 def _threshold(env_id: str) -> float | None:
@@ -257,83 +205,3 @@ def _subtitle(runs: list[History], point: Point) -> str:
     place = printable(places.pop()) if len(places) == 1 else "several machines"
     counts = " · ".join((several(len(runs), "run"), f"{point.text} each", several(seeds, "seed")))
     return f"{counts} · {place} · {date.today()}"
-
-
-def write(made: Comparison, folder: Path) -> None:
-    """The files, all or none of them, and the report on standard output."""
-    said = _report(made)
-    files = {
-        "comparison.csv": _rows([group_values(row) for row in made.rows]),
-        "comparison_runs.csv": _rows(run_values(made.rows)),
-        "comparison.png": draw(made.rows, made.target, made.title, made.subtitle),
-        "comparison_report.txt": "\n".join([said, "How it was made", *STATISTICS, ""]).encode(),
-        "report.html": page(_content(made)).encode(),
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in files:
-            if (folder / name).is_dir():
-                raise IsADirectoryError(errno.EISDIR, f"{name} is a directory")
-        for name, content in files.items():
-            replace_file(folder / name, content)
-    except OSError as error:
-        raise BadInput(f"--output-dir {folder} can't be written: {error.strerror}") from None
-    print(f"{said}\n{folder / 'report.html'}\n{folder / 'comparison.png'}")
-
-
-def _report(made: Comparison) -> str:
-    """What is printed."""
-    parts = [f"{made.title}\n{made.subtitle}", "\n".join(made.verdict)]
-    parts.append(table(made.rows, made.target))
-    if made.target is not None:
-        parts.append(f"{number(made.target)} is {made.target_source}.")
-    if made.failed:
-        parts.append("\n".join(f"{each.name}: {each.cause}" for each in made.failed))
-    pairs = shown_pairs(made.rows, made.pairs)
-    if len(made.pairs) > 1:
-        lines = [f"{says(made.rows, p)} P(better) {p.improvement.value:.2f}" for p in pairs]
-        parts.append("Pair by pair\n" + "\n".join(lines))
-    if made.notes:
-        parts.append("To be known\n" + "\n".join(made.notes))
-    return "\n\n".join(parts) + "\n"
-
-
-def _rows(rows: list[dict[str, Any]]) -> bytes:
-    """As CSV."""
-    text = io.StringIO(newline="")
-    names = dict.fromkeys(name for row in rows for name in row)
-    writer = csv.DictWriter(text, list(names), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
-
-
-def _content(made: Comparison) -> dict[str, Any]:
-    """What the page is made of."""
-    groups = [asdict(row) for row in made.rows]
-    for group in groups:
-        del group["scores"]
-    return {
-        "title": made.title,
-        "subtitle": made.subtitle,
-        "verdict": made.verdict,
-        "notes": made.notes,
-        "failed": [asdict(each) for each in made.failed],
-        "budget": {
-            "axis": made.point.axis,
-            "value": made.point.value,
-            "text": made.point.text,
-        },
-        "target": None
-        if made.target is None
-        else {"value": made.target, "source": made.target_source},
-        "groups": groups,
-        "pairs": [
-            {**asdict(pair), "says": says(made.rows, pair)}
-            for pair in shown_pairs(made.rows, made.pairs)
-        ],
-        "varied": made.varied,
-        "machine": made.machine,
-        "command": shlex.join(["paceline", *sys.argv[1:]]),
-        "statistics": list(STATISTICS),
-    }

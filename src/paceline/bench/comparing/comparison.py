@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..look import looks
 from .groups import Group
 from .history import History
 from .statistics import (
@@ -23,9 +24,6 @@ from .statistics import (
     iqm,
 )
 
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A63A6", "#7F7F7F"]
-"""Told apart by most eyes."""
-DASHES = 4
 POINTS = 160
 """Of a curve."""
 BAND_RESAMPLES = 300
@@ -128,9 +126,9 @@ def rows_of(groups: list[Group], point: Point, target: float | None) -> list[Gro
         axis: _grid([run for group in groups for run in group.runs], axis, point)
         for axis in ("time", "steps")
     }
-    looks = _looks(groups)
+    seen = looks([(group.algo, group.way) for group in groups])
     return [
-        _row(group, point, target, grids, look) for group, look in zip(groups, looks, strict=True)
+        _row(group, point, target, grids, look) for group, look in zip(groups, seen, strict=True)
     ]
 
 
@@ -239,20 +237,6 @@ def _curve(runs: list[History], axis: str, grid: Array) -> Curve:
 
 def _plain(values: Array) -> list[Any]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
-
-
-def _looks(groups: list[Group]) -> list[tuple[str, int]]:
-    """A colour and a dash for each: by algorithm and way where that tells all apart."""
-    algos = list(dict.fromkeys(group.algo for group in groups))
-    looks = [(COLOURS[algos.index(g.algo) % len(COLOURS)], _dash(g.way)) for g in groups]
-    if len(algos) > 1 and len(set(looks)) == len(groups):
-        return looks
-    return [(COLOURS[k % len(COLOURS)], k // len(COLOURS) % DASHES) for k in range(len(groups))]
-
-
-def _dash(way: str) -> int:
-    ranks, workers = "rank" in way, "worker" in way or "learners" in way
-    return 2 * ranks + workers
 
 
 def pairs_of(rows: list[GroupRow]) -> list[Pair]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...config import BUDGETS, Config, seconds
-from ...console import printable
 from ...errors import BadInput
 from ...rundir import CHANGEABLE
+from ...words import printable
 from .history import History
 
 MATTERS = {"pin", "eval_every"}

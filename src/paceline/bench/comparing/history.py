@@ -17,10 +17,10 @@ from pydantic_core import from_json
 
 from ...budget import RECENT, Budget, Progress
 from ...config import Config
-from ...console import printable
 from ...errors import BadInput
 from ...files import read_plain
 from ...rundir import CONFIG, EVALUATION, LOCK, METRICS, RUN, refuse_strange, run_config
+from ...words import printable
 from ..measure import PHASES
 from .statistics import Array
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from ...words import listed, several
 from .comparison import GroupRow, Pair, Point, best_of
 from .history import History
 from .statistics import RESAMPLES, Estimate, fewest_runs
@@ -34,7 +35,7 @@ def verdict(rows: list[GroupRow], pairs: list[Pair], point: Point, target: Any) 
         return ["No episode has ended in any counted run: there is no score to compare."]
     alike = [k for k, row in enumerate(rows) if row.score.value == rows[best].score.value]
     top = [rows[k].name for k in alike]
-    said = [f"{_listed(top)} scored {interval(rows[best].score)} after {point.text}."]
+    said = [f"{_few(top)} scored {interval(rows[best].score)} after {point.text}."]
     if len(rows) > len(top) == 1:
         said[0] = said[0].replace(" scored ", " scored best: ", 1)
     if len(top) < len(rows):
@@ -55,12 +56,12 @@ def _against(rows: list[GroupRow], pairs: list[Pair], best: int) -> list[str]:
     open_ = [name for name in other.values() if name not in (*clear, *few)]
     said = []
     if clear:
-        said.append(f"It is clearly better than {_listed(clear)}.")
+        said.append(f"It is clearly better than {_few(clear)}.")
     if open_:
-        said.append(f"What separates it from {_listed(open_)} may be chance.")
+        said.append(f"What separates it from {_few(open_)} may be chance.")
     if few:
         said.append(
-            f"Against {_listed(few)} there are too few runs to tell: {fewest_runs()} of each could."
+            f"Against {_few(few)} there are too few runs to tell: {fewest_runs()} of each could."
         )
     return said
 
@@ -216,13 +217,8 @@ def interval(estimate: Estimate, unit: str = "") -> str:
     return f"{said} ({number(estimate.low)} to {number(estimate.high)})"
 
 
-def several(count: int, thing: str) -> str:
-    """1 run, 2 runs"""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
-
-
-def _listed(names: list[str]) -> str:
+def _few(names: list[str]) -> str:
     """All of them, or how many."""
     if len(names) > MOST_NAMES:
         return f"{names[0]}, {names[1]} and {len(names) - 2} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return listed(names)

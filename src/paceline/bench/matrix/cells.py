@@ -17,7 +17,7 @@ from ...files import read_plain
 from ...flags import Parser, config_parser, nested
 from ...machine import available_cpus
 from ...rundir import fixed
-from ..scaling.plan import number_from, whole_from
+from ..arguments import number_from, whole_from
 
 PLAN = "bench.json"
 MODES = ("sequential", "parallel", "ranks")

@@ -16,11 +16,12 @@ from ...console import Console, clock
 from ...errors import BadInput, StoppedEarly
 from ...files import read_plain, replace_file
 from ...rundir import CONFIG, EVALUATION, METRICS, locked
-from ..comparing.compare import Missing, compare, write
+from ...words import several
+from ..arguments import refuse_to_lose
+from ..comparing.compare import compare
+from ..comparing.files import Missing, write
 from ..comparing.history import History, read_run
-from ..comparing.text import several
 from ..launch import cause, ended_by_signals, exit_code, flags_of, started
-from ..scaling.plan import refuse_to_lose
 from .cells import PLAN, Cell, Matrix, matrix_of
 
 USAGE = """\
@@ -58,7 +59,11 @@ def command(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
         return 0
-    matrix = matrix_of(arguments)
+    return run(matrix_of(arguments))
+
+
+def run(matrix: Matrix) -> int:
+    """Everything that is not done yet, and the comparison of all; the exit code."""
     with locked(matrix.folder), ended_by_signals():
         _claim(matrix)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,15 +15,14 @@ from ...config_files import load_file
 from ...configure import fitted, resolve
 from ...errors import BadInput
 from ...flags import Parser, config_parser, nested
+from ..arguments import number_from, refuse_to_lose, whole_from
+from ..launch import ENDLESS, SETTINGS
 
-ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
-"""Budgets that leave it to another when a run ends."""
 ALONE = {
     "ranks": {"ranks": "1"},
     "workers": {"num_workers": "0", "sampler": "auto", "sync": "auto"},
 }
 """What makes a run one process; what only goes with more is taken back."""
-SETTINGS = {"track": "none", "eval_episodes": "1"}
 INSTEAD = {
     **dict.fromkeys(BUDGETS, "say how long a run is measured with --iters or --seconds"),
     "stop_at_return": "write --target-return to measure the time until then",
@@ -128,22 +126,6 @@ def _parser() -> Parser:
     return parser
 
 
-def whole_from(text: str, least: int = 1) -> int:
-    if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
-        raise ArgumentTypeError(f"{text!r} should be a whole number from {least} on, such as 5")
-    return int(text)
-
-
-def number_from(text: str, least: float = -math.inf) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= least):
-        raise ArgumentTypeError(f"{text!r} should be a number, such as 10")
-    return value
-
-
 def _counted(given: dict[str, Any]) -> tuple[str, list[int]]:
     """What is counted, and the counts in order."""
     ranks, workers = given.pop("ranks", None), given.pop("num_workers", None)
@@ -198,22 +180,6 @@ def _check(plan: Plan, file: Mapping[str, Any]) -> None:
                 f"out, or write --num-envs {-(-envs // whole) * whole}"
             )
         resolve(file, _nested(plan.options(count)))
-
-
-def refuse_to_lose(folder: Path, overwrite: bool, ours: tuple[str, ...] | None = None) -> None:
-    """What a directory holds, or of it what is `ours`, is replaced only where that was said."""
-    try:
-        found = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
-        held = [name for name in found if ours is None or name in ours]
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None
-    if held and not overwrite:
-        raise BadInput(
-            f"--output-dir {folder} is not empty ({held[0]}); choose another, or replace "
-            "what is in it with --overwrite"
-        )
 
 
 def _new_folder(config: Config) -> Path:

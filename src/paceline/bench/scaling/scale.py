@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import shutil
@@ -18,6 +16,7 @@ from ...files import replace_file
 from ...machine import available_cpus, description
 from ..launch import ended_by_signals, train
 from ..measure import Run, measured, read_lines, side_by_side, time_to_score
+from ..rows import as_csv
 from .plan import Plan, plan_of
 from .plot import draw
 from .summary import bottleneck, named, processes, summarize
@@ -203,10 +202,6 @@ def _write_rows(
     stem: Path, rows: list[dict[str, Any]], facts: dict[str, Any] | None = None
 ) -> None:
     """As .csv and as .json; there with `facts` about all of them."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_file(stem.with_suffix(".csv"), text.getvalue().encode())
+    replace_file(stem.with_suffix(".csv"), as_csv(rows))
     content = rows if facts is None else {**facts, "rows": rows}
     replace_file(stem.with_suffix(".json"), (json.dumps(content, indent=1) + "\n").encode())

@@ -15,7 +15,7 @@ from ...envs.maker import World, look_at
 from ...errors import BadInput
 from ...flags import Parser, config_parser, nested
 from ...machine import available_cpus
-from ..scaling.plan import ENDLESS, SETTINGS
+from ..launch import ENDLESS, SETTINGS
 from .constants import read_constants
 from .model import Shape
 from .space import Allowance, candidates, shortest

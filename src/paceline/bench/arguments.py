@@ -1,0 +1,42 @@
+"""What commands that measure have in common: numbers as they are typed, and places to write to."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+from ..errors import BadInput
+
+
+def whole_from(text: str, least: int = 1) -> int:
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
+        raise ArgumentTypeError(f"{text!r} should be a whole number from {least} on, such as 5")
+    return int(text)
+
+
+def number_from(text: str, least: float = -math.inf) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= least):
+        raise ArgumentTypeError(f"{text!r} should be a number, such as 10")
+    return value
+
+
+def refuse_to_lose(folder: Path, overwrite: bool, ours: tuple[str, ...] | None = None) -> None:
+    """What a directory holds, or of it what is `ours`, is replaced only where that was said."""
+    try:
+        found = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+        held = [name for name in found if ours is None or name in ours]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None
+    if held and not overwrite:
+        raise BadInput(
+            f"--output-dir {folder} is not empty ({held[0]}); choose another, or replace "
+            "what is in it with --overwrite"
+        )
