@@ -100,8 +100,7 @@ ACTIONS = {
 def serial_of(columns, actor, steps, seed):
     """A serial sampler of columns that are there already."""
     world = World(None, {}, columns.obs_spec, columns.act_spec, columns.resume)
-    out = Rollout.allocate(
-        steps, columns.num_envs, columns.obs_spec.stored, columns.act_spec.stored
-    )
+    obs, act = columns.obs_spec, columns.act_spec
+    out = Rollout.allocate(steps, columns.num_envs, obs.stored, act.stored, obs.history)
     block = Block(columns, actor, steps, seed, still())
     return Serial([block], [Ledger(world, columns.num_envs)], out)

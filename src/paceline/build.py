@@ -20,7 +20,7 @@ from .launcher import local_rank, local_size
 from .learner import Learner, Plan
 from .machine import Choices, available_cpus, bound
 from .optimizers import OPTIMIZERS
-from .policy.network import NetworkSpec
+from .policy.network import NetworkSpec, Pictures
 from .rollout import Rollout
 from .samplers import Sampler
 from .samplers.hire import hire
@@ -98,7 +98,7 @@ def build(
     """
     world, sync = world or world_of(config), sync or Local()
     with ExitStack() as stack:
-        network = network_for(config, world.obs_spec, world.act_spec)
+        network = network_for(config, world.obs_spec.seen, world.act_spec)
         choices = sync.gather(kept or choose(config, network))[0]
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learnt on cuda, and torch sees no GPU here")
@@ -108,10 +108,10 @@ def build(
         torch.set_num_threads(choices.threads)
         learner_cpus, worker_cpus = cpus_of(config, choices.threads)
         stack.enter_context(bound(learner_cpus))
-        learner = _learner(config, network, sync, choices)
+        learner = _learner(config, network, sync, choices, world.obs_spec)
         if choices.compiled and not _all_warmed_up(learner, blank_rollout(config, world), config):
             choices = replace(choices, compiled=False)
-            learner = _learner(config, network, sync, choices)
+            learner = _learner(config, network, sync, choices, world.obs_spec)
         sampler = None
         if config.syncing != "hogwild" or sync.rank:
             weights = len(learner.weights)
@@ -141,6 +141,7 @@ def make_sampler(
             config.seed,
             first_column=first,
             pulse=sync.pulse,
+            threads=max(1, available_cpus() // local_size(config.processes)),
         )
     crew, memory = hire(
         world,
@@ -165,7 +166,9 @@ def make_sampler(
 def blank_rollout(config: Config, world: World) -> Rollout:
     """A rollout of the right shapes, with nothing in it."""
     obs, act = world.obs_spec, world.act_spec
-    blank = Rollout.allocate(config.rollout_steps, config.columns, obs.stored, act.stored)
+    blank = Rollout.allocate(
+        config.rollout_steps, config.columns, obs.stored, act.stored, obs.history
+    )
     for array in blank.arrays().values():
         array[...] = np.zeros((), array.dtype)
     if obs.kind == "discrete":
@@ -175,7 +178,16 @@ def blank_rollout(config: Config, world: World) -> Rollout:
 
 def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> NetworkSpec:
     """What the configuration says, and for what it leaves open what suits the observation."""
-    image = bool(obs.images) and config.encoder is None
+    own = config.own_encoder
+    image = bool(obs.images) and own is None
+    pictures: Pictures | None = None
+    if image:
+        pictures = config.encoder  # type: ignore[assignment]
+    elif own is None and config.encoder not in (None, "mlp"):
+        raise BadInput(
+            f"encoder is {config.encoder!r}, which reads images, and this environment shows none; "
+            "leave it out"
+        )
     if config.normalize_obs and not (obs.kind != "discrete" and obs.numeric.any()):
         raise BadInput(
             f"normalize_obs is for vectors of numbers, and this environment's observation is "
@@ -183,22 +195,27 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
         )
     if config.state_dependent_std and act.kind != "box":
         raise BadInput("state_dependent_std is for Box actions, and these are not; leave it off")
-    vector = () if config.encoder is not None else (64, 64)
+    vector = () if own is not None else (64, 64)
+    wide = (256,) if pictures == "impala" else (512,)
     shared = image if config.shared_trunk is None else config.shared_trunk
     return NetworkSpec(
         obs=obs,
         act=act,
-        hidden=((512,) if image else vector) if config.hidden is None else config.hidden,
+        hidden=(wide if image else vector) if config.hidden is None else config.hidden,
         activation=config.activation or ("relu" if image else "tanh"),
         shared_trunk=shared,
         normalize_obs=config.normalize_obs,
         log_std_init=config.log_std_init,
         state_dependent_std=config.state_dependent_std,
-        encoder=config.encoder,
+        encoder=own,
+        pictures=pictures,
+        precision=config.precision,
     )
 
 
-def _learner(config: Config, network: NetworkSpec, sync: Sync, choices: Choices) -> Learner:
+def _learner(
+    config: Config, network: NetworkSpec, sync: Sync, choices: Choices, obs: ObservationSpec
+) -> Learner:
     plan = Plan(
         epochs=config.epochs,
         minibatches=config.minibatch_count,
@@ -207,12 +224,13 @@ def _learner(config: Config, network: NetworkSpec, sync: Sync, choices: Choices)
         anneal_lr=config.anneal_lr,
         max_grad_norm=config.max_grad_norm,
         normalize_return=config.normalize_return,
+        clip_reward=config.clip_reward,
         seed=config.seed,
         compiled=choices.compiled,
     )
     optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
     device = torch.device("cuda", local_rank()) if choices.device == "cuda" else torch.device("cpu")
-    return Learner(network, config.algorithm, optimizer, sync, plan, config.columns, device)
+    return Learner(network, config.algorithm, optimizer, sync, plan, config.columns, device, obs)
 
 
 def _all_warmed_up(learner: Learner, blank: Rollout, config: Config) -> bool:

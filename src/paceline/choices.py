@@ -10,7 +10,7 @@ import torch
 from .config import Config, seconds
 from .errors import BadInput
 from .launcher import local_rank, local_size
-from .machine import Choices, affinity, available_cpus
+from .machine import Choices, affinity, available_cpus, bf16_abilities
 from .policy.network import NetworkSpec
 from .step import compiler_missing
 
@@ -27,6 +27,8 @@ def choose(config: Config, network: NetworkSpec) -> Choices:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device is 'cuda', and torch sees no GPU here; write --device cpu or auto")
     gpu = config.device != "cpu" and torch.cuda.is_available()
+    if config.precision == "bf16" and (missing := bf16_missing(gpu)):
+        raise BadInput(f"precision is 'bf16', and {missing}; write --precision fp32")
     worth = _pays(config) and not large and not gpu
     compiled = config.compile == "on" or (config.compile == "auto" and worth)
     if compiled and (missing := compiler_missing()):
@@ -36,6 +38,15 @@ def choose(config: Config, network: NetworkSpec) -> Choices:
         compiled = False
     threads = config.threads or (_threads_for_images(config) if large else 1)
     return Choices(threads, compiled, "cuda" if gpu else "cpu")
+
+
+def bf16_missing(gpu: bool) -> str | None:
+    """Why bfloat16 would be slow here, or None."""
+    if gpu:
+        return None if torch.cuda.is_bf16_supported() else "this GPU has no instructions for it"
+    if bf16_abilities() != []:
+        return None
+    return "this CPU has no instructions for it (none of avx512_bf16, amx_bf16, bf16)"
 
 
 def _threads_for_images(config: Config) -> int:

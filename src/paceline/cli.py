@@ -55,6 +55,7 @@ ELSEWHERE = {
     "bench": ".bench.matrix.matrix",
     "tune": ".bench.tuning.tune",
     "doctor": ".doctor",
+    "check": ".checking",
 }
 """Commands with a module of their own."""
 
@@ -143,9 +144,9 @@ def _train(arguments: list[str]) -> int:
     if _asks_for_help(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0
-    from .envs import env_maker
+    from .envs.maker import source_of
 
-    env_maker(config.env_id, **vars(config.env))  # refuses before torch is imported
+    source_of(config.env_id, **vars(config.env))  # refuses before torch is imported
 
     def start(stopping: Callable[[], bool]) -> Iterator[Report]:
         from .session import train

@@ -24,6 +24,8 @@ from .algorithms.impala import IMPALA
 from .algorithms.ppo import PPO
 from .registry import name_of
 
+ENCODERS = ("mlp", "small", "nature", "impala")
+"""That have a name of their own."""
 LONGEST = 10 * 365 * 24 * 3600
 """Seconds."""
 
@@ -85,8 +87,10 @@ def _or_none(value: Any) -> Any:
     return None if value == "none" else value
 
 
-def _importable(value: Any) -> Any:
-    """A class that can be imported again is known by its name."""
+def _encoder(value: Any) -> Any:
+    """A name; a class that can be imported again is known by its own."""
+    if isinstance(value, str) and ":" not in value and value not in ENCODERS:
+        raise ValueError(f"should be one of {', '.join(ENCODERS)}, or your own as module:Class")
     if not isinstance(value, type) or value.__module__ == "__main__":
         return value
     module = sys.modules.get(value.__module__)
@@ -105,11 +109,11 @@ class EnvConfig:
     __pydantic_config__ = _STRICT
 
     kwargs: Annotated[dict[str, Any], BeforeValidator(_mapping)] = field(default_factory=dict)
-    """keyword arguments of the environment; on the command line as JSON"""
+    """keyword arguments of the environment, or of its suite; on the command line as JSON"""
     time_limit: Count | None = None
     """cut episodes off after this many steps, instead of the environment's own limit"""
-    frame_stack: Count = 1
-    """observations stacked into one"""
+    frame_stack: Count | None = None
+    """observations stacked into one (4 for Atari, else 1)"""
     wrappers: Annotated[tuple[str, ...], BeforeValidator(_list)] = ()
     """wrappers put around the environment, inside first, as module:Class, comma-separated"""
     vector: bool = False
@@ -185,6 +189,8 @@ class Config:
     """subtract the running mean of observations and divide by their deviation"""
     normalize_return: bool = False
     """divide rewards by the running deviation of the discounted return"""
+    clip_reward: bool = False
+    """learn from the sign of each reward; what is reported stays as it is"""
 
     hidden: Annotated[tuple[Width, ...], MaxLen(64), BeforeValidator(_list)] | None = None
     """sizes of the dense layers, such as 64,64 (that for vectors, 512 for images)"""
@@ -197,8 +203,11 @@ class Config:
     """log of a Box action's deviation at the start; -1 explores a third as widely as 0"""
     state_dependent_std: bool = False
     """let the network say the deviation of a Box action in each state, not one for all"""
-    encoder: Annotated[str | Callable[..., Any], BeforeValidator(_importable)] | None = None
-    """your own network before the heads, as module:Class; in Python also a class or a module"""
+    encoder: Annotated[str | Callable[..., Any], BeforeValidator(_encoder)] | None = None
+    """what comes before the heads: mlp, small, nature or impala for images (nature, or small for
+    those of under 36 pixels), or your own, as module:Class; in Python also a class or a module"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """what comes before the heads computes in float32, or in bfloat16 where the CPU or GPU can"""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the learner computes"""
@@ -255,6 +264,11 @@ class Config:
         moved = copy.copy(self)
         vars(moved).update(output_dir=output_dir, given={**self.given, "output_dir": output_dir})
         return moved
+
+    @property
+    def own_encoder(self) -> str | Callable[..., Any] | None:
+        """The user's encoder, if it is theirs."""
+        return None if self.encoder in ENCODERS else self.encoder
 
     @property
     def algorithm(self) -> PPO | A2C | IMPALA:

@@ -27,6 +27,8 @@ from .launcher import launched, local_size
 if TYPE_CHECKING:
     from .spaces import ActionSpec, ObservationSpec
 
+GENERAL = ("continuous", "discrete", "images")
+"""Presets for environments that nothing was tuned for."""
 SAME_THING = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
 """Two ways to say it."""
 MOST_SENTENCES = 10
@@ -159,8 +161,7 @@ def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(env_id, str):
         return {}
     known = presets(algo)
-    found = env_id if env_id in known else _other_version(env_id, list(known))
-    if found:
+    if found := _tuned(env_id, list(known)):
         return load_file(known[found]) | {"preset": found}
     if name == "auto":
         return {}
@@ -168,6 +169,18 @@ def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
         f"preset: there is none called {str(name)[:60]!r} for {algo[:60]}; there are auto, none, "
         f"{', '.join(known)}{_nearest(str(name), list(known))}"
     )
+
+
+def _tuned(env_id: str, known: list[str]) -> str | None:
+    """The preset for an environment, whoever steps it; or that for its suite."""
+    suite, _, name = env_id.rpartition(":")
+    for wanted in (env_id, name):
+        if wanted in known:
+            return wanted
+        if found := _other_version(wanted, known):
+            return found
+    family = name.partition("-")[0].lower()  # EnvPool's MiniGrid-… are MiniGrid's
+    return next((one for one in (suite, family) if one in known and one not in GENERAL), None)
 
 
 def _other_version(env_id: str, known: list[str]) -> str | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from .agent import Agent
-from .envs import EnvId, env_maker
-from .envs.columns import EnvColumns, EnvMaker, episode_seed
+from .envs import Columns
+from .envs.columns import episode_seed
+from .envs.maker import EnvId, make_columns, source_of
 from .errors import BadInput, EnvironmentFailed
+from .machine import available_cpus
 from .rollout import Pulse, Rollout, still
+from .stack import Window
 
 SIDE_BY_SIDE = 16
 EVALUATION_SEED = 1_000_003
@@ -33,10 +36,13 @@ class EvalResult:
     ci_high: float
     returns: list[float]
     seeds: list[int]
+    """of the episodes, where a suite takes one for each"""
     checkpoint: str | None = None
     env_id: str | None = None
     sampled: bool = False
     """whether actions were drawn, instead of the likeliest taken"""
+    elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """the same of other worlds, by name: for Procgen, all levels beside those learnt on"""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -50,32 +56,54 @@ def evaluate(
     sample: bool = False,
     kwargs: dict[str, Any] | None = None,
     time_limit: int | None = None,
-    frame_stack: int = 1,
+    frame_stack: int | None = None,
     wrappers: tuple[str, ...] = (),
 ) -> EvalResult:
     """Run `episodes` episodes of `env_id` with `agent`, greedily unless `sample`."""
-    make = env_maker(env_id, kwargs, time_limit, frame_stack, wrappers)
-    return run(agent, make, episodes, sample)
+    options = {"time_limit": time_limit, "frame_stack": frame_stack, "wrappers": wrappers}
+    return run(agent, env_id, {"kwargs": kwargs or {}, **options}, episodes, sample)
 
 
 def run(
     agent: Agent,
-    make: EnvMaker,
+    env_id: EnvId,
+    options: dict[str, Any],
     episodes: int,
     sample: bool = False,
     pulse: Pulse | None = None,
 ) -> EvalResult:
-    """Episode number e runs in column e mod C: no column is left out for being slow.
+    """In `env_id`, and where its suite says that this tells nothing new, elsewhere too.
 
     `pulse` is where it shows that it goes on.
     """
+    options = options | {"vector": False}  # episodes with seeds of their own need single ones
+    source = source_of(env_id, **options)
+    here, *others = (
+        _run(agent, env_id, options | {"kwargs": kwargs}, episodes, sample, pulse)
+        for kwargs in (options.get("kwargs"), *source.elsewhere.values())
+    )
+    found = zip(source.elsewhere, others, strict=True)
+    return replace(here, elsewhere={name: one.as_dict() for name, one in found})
+
+
+def _run(
+    agent: Agent,
+    env_id: EnvId,
+    options: dict[str, Any],
+    episodes: int,
+    sample: bool,
+    pulse: Pulse | None,
+) -> EvalResult:
+    """Episode number e runs in column e mod C: no column is left out for being slow."""
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; write 1 or more")
     width = min(episodes, SIDE_BY_SIDE)
-    with EnvColumns(_limited(make), width, EVALUATION_SEED) as columns:
+    with make_columns(
+        env_id, width, EVALUATION_SEED, longest=NO_LIMIT, threads=available_cpus(), **options
+    ) as columns:
         columns.pulse = pulse or still()
         for role, ours, theirs in (
-            ("observations", agent.network.obs, columns.obs_spec),
+            ("observations", agent.network.obs, columns.obs_spec.seen),
             ("actions", agent.network.act, columns.act_spec),
         ):
             if ours != theirs:
@@ -84,7 +112,9 @@ def run(
     if not np.isfinite(totals).all():
         bad = totals[~np.isfinite(totals)][0]
         raise EnvironmentFailed(f"an environment returned the reward {bad} during evaluation")
-    seeds = [episode_seed(EVALUATION_SEED, e % width, e // width) for e in range(episodes)]
+    seeds = []
+    if columns.resume == "replay":
+        seeds = [episode_seed(EVALUATION_SEED, e % width, e // width) for e in range(episodes)]
     low, high = bootstrap_interval(totals)
     return EvalResult(
         episodes=episodes,
@@ -102,41 +132,37 @@ def run(
     )
 
 
-def _limited(make: EnvMaker) -> EnvMaker:
-    def limited() -> tuple[Any, int | None]:
-        env, limit = make()
-        return env, limit or NO_LIMIT
-
-    return limited
-
-
 def _play(
-    agent: Agent, columns: EnvColumns, episodes: int, sample: bool
+    agent: Agent, columns: Columns, episodes: int, sample: bool
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.int64]]]:
     """Returns and lengths by number of episode."""
     width, actor = columns.num_envs, agent.actor(columns.num_envs)
     row = Rollout.allocate(1, width, columns.obs_spec.stored, columns.act_spec.stored)
+    window = Window(columns.obs_spec, width) if columns.obs_spec.stack > 1 else None
     parameters = np.empty((width, actor.head.size), np.float32)
     total, length = np.zeros(width), np.zeros(width, np.int64)
     totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
     columns.reset(row.obs[1])
+    row.first[1] = True
     missing = episodes
     while missing:
         row.turn()
         columns.pulse[0] += 1
-        actor.forward(row.obs[0], parameters)
+        obs = row.obs[0] if window is None else window.push(row.obs[0], row.first[0])
+        actor.forward(obs, parameters)
         if sample:
             noise = actor.head.noise(EVALUATION_SEED, columns.row, 0, width, 1)[0]
             actor.head.sample(parameters, noise, row.action[0])
         else:
             actor.head.greedy(parameters, row.action[0])
+        playing = columns.episode.copy()
         columns.step(0, columns.adapt(row.action[0]), row)
         if columns.failures:
             raise EnvironmentFailed("an environment raised during evaluation; see above")
         total += row.reward[0]
         length += row.valid[0]
         for i in np.flatnonzero(row.done[0]):
-            number = int(columns.episode[i]) * width + int(i)
+            number = int(playing[i]) * width + int(i)
             if number < episodes:
                 totals[number], lengths[number] = total[i], length[i]
                 missing -= 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,9 @@ from .policy.flat import Flat
 from .policy.network import NetworkSpec
 from .policy.normalize import ReturnScaler, RunningMoments
 from .rollout import Array, Rollout
+from .spaces import ObservationSpec
+from .stack import frames, stacked, together
+from .stack import places as find_places
 from .step import Objective, Step
 from .sync import Sync
 
@@ -44,6 +48,7 @@ class Plan:
     max_grad_norm: float
     normalize_return: bool
     seed: int
+    clip_reward: bool = False
     blocks: int = 1
     compiled: bool = False
 
@@ -58,7 +63,9 @@ class Learner:
         plan: Plan,
         columns: int,
         device: torch.device,
+        stored: ObservationSpec | None = None,
     ) -> None:
+        """`stored` is how rollouts hold observations, where a policy sees several as one."""
         self._algorithm, self.sync, self._plan, self._device = algorithm, sync, plan, device
         self.module = ActorCritic(network)
         self.module.initialize(plan.seed)
@@ -77,6 +84,9 @@ class Learner:
         )
         self._alone = sync.size == 1 and self._own and algorithm.target_kl is None
         """whether nobody has a say between a gradient and its application"""
+        self._stored = stored or network.obs
+        self._frames: dict[str, torch.Tensor] = {}
+        """pictures of the rollout that is being learnt from, by part"""
         self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
         self._scaler = ReturnScaler(columns, plan.gamma) if plan.normalize_return else None
         self.version = 0
@@ -152,7 +162,7 @@ class Learner:
 
     def _judge(self, rollout: Rollout) -> tuple[Rows, Metrics]:
         """Values, targets and weights of every row, all T·B of them."""
-        inputs = self.module.inputs(self._parts(rollout.obs))
+        inputs = self.module.inputs(self._parts(rollout))
         kept = rollout.steps * rollout.columns
         predicted, log_ratio = self._predicted(rollout, inputs, kept)
         value = predicted.numpy(force=True).reshape(rollout.steps + 1, rollout.columns, -1)
@@ -195,15 +205,22 @@ class Learner:
 
     def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:
         """Values of all observations, and where they are asked for log π − log μ of all actions."""
+        size = kept // self._plan.minibatches if self._frames else len(inputs[0])
+        values, logps = [], []
         with torch.no_grad():
             if not self._algorithm.off_policy:
-                return self.module.value(inputs), np.zeros((), np.float32)
-            acted = self.module.predict(
-                tuple(part[:kept] for part in inputs), self._tensor(rollout.action)
-            )
-            last = self.module.value(tuple(part[kept:] for part in inputs))
-        log_ratio = acted.logp.numpy(force=True).reshape(rollout.reward.shape) - rollout.logp
-        return torch.cat([acted.value, last]), np.where(rollout.valid, log_ratio, np.float32(0.0))
+                for piece in _pieces(inputs, size):
+                    values.append(self.module.value(self._looked(piece)))
+                return torch.cat(values), np.zeros((), np.float32)
+            acting = tuple(part[:kept] for part in inputs)
+            for *seen, action in _pieces((*acting, self._tensor(rollout.action)), size):
+                acted = self.module.predict(self._looked(tuple(seen)), action)
+                values.append(acted.value)
+                logps.append(acted.logp)
+            values.append(self.module.value(self._looked(tuple(part[kept:] for part in inputs))))
+        logp = torch.cat(logps).numpy(force=True).reshape(rollout.reward.shape)
+        log_ratio = np.where(rollout.valid, logp - rollout.logp, np.float32(0.0))
+        return torch.cat(values), log_ratio
 
     def _filled(self, rows: Rows, valid: Array) -> Rows:
         """Rows that do not count become copies of one that does, and still do not count.
@@ -216,6 +233,8 @@ class Learner:
         return replace(rows.take(self._tensor(index)), weight=rows.weight)
 
     def _signals(self, rollout: Rollout, log_ratio: Array) -> Signals:
+        if self._plan.clip_reward:
+            rollout = replace(rollout, reward=np.sign(rollout.reward))
         reward = rollout.reward
         if self._scaler is not None:
             mean, var, count = self._moments(self._scaler.returns(rollout)[:, None])
@@ -235,6 +254,7 @@ class Learner:
         for epoch in range(plan.epochs):
             shuffled = self._shuffled(rows, rollout, epoch)
             for minibatch in shuffled.split(size):
+                minibatch = replace(minibatch, inputs=self._looked(minibatch.inputs))
                 if self._alone:
                     total += step.whole(minibatch, remaining, lr)
                 else:
@@ -267,8 +287,8 @@ class Learner:
         """Fold the rollout's observations in, for the next weights to use."""
         if self._obs_moments is None:
             return
-        spec = self.module.spec.obs
-        seen = spec.split(rollout.obs)["vector"][:-1][rollout.valid].reshape(-1, spec.size)
+        seen = stacked(self._stored, rollout, "vector")[:-1][rollout.valid]
+        seen = seen.reshape(-1, self.module.spec.obs.size)
         mean, var, count = self._moments(seen)
         self._obs_moments.update(count, mean, var)
         self._publish_moments()
@@ -305,13 +325,37 @@ class Learner:
         flat = array.reshape(-1, *array.shape[2:]) if array.ndim > 1 else array
         return torch.from_numpy(flat).to(self._device)
 
-    def _parts(self, obs: Array) -> dict[str, torch.Tensor]:
-        """[T+1, B, ...] of a rollout's observations as rows, by part."""
-        parts = self.module.spec.obs.split(obs)
-        return {
-            name: torch.from_numpy(part).to(self._device).flatten(0, 1).contiguous()
-            for name, part in parts.items()
-        }
+    def _parts(self, rollout: Rollout) -> dict[str, torch.Tensor]:
+        """[T+1, B, ...] of a rollout's observations as rows, by part.
+
+        Pictures stay where they are until they are looked at: their rows say where to find them.
+        """
+        parts, places = {}, None
+        for name in self._stored.parts:
+            if not name.startswith("image"):
+                part = stacked(self._stored, rollout, name) if name == "vector" else None
+                part = self._stored.split(rollout.obs)[name] if part is None else part
+                rows = torch.from_numpy(part).to(self._device)
+                parts[name] = rows.flatten(0, 1).contiguous()
+                continue
+            if places is None:
+                places = self._tensor(find_places(rollout.first, self._stored.stack))
+            kept = frames(self._stored, rollout, name)
+            self._frames[name] = torch.from_numpy(kept).to(self._device)
+            parts[name] = places
+        return parts
+
+    def _looked(self, inputs: Inputs) -> Inputs:
+        """With pictures in place of where to find them."""
+        if not self._frames:
+            return inputs
+        seen = []
+        for name, given in zip(self._stored.parts, inputs, strict=True):
+            if name in self._frames:
+                rows = self._frames[name].index_select(0, given.flatten())
+                given = together(rows, self._stored) if self._stored.stack > 1 else rows
+            seen.append(given)
+        return tuple(seen)
 
     def warm_up(self, rollout: Rollout) -> float:
         """Compile for rollouts of this shape, learning nothing; returns the seconds taken."""
@@ -319,7 +363,7 @@ class Learner:
         blank = torch.zeros(kept, device=self._device)
         value = blank[:, None]
         rows = Rows(
-            inputs=tuple(part[:kept] for part in self.module.inputs(self._parts(rollout.obs))),
+            inputs=tuple(part[:kept] for part in self.module.inputs(self._parts(rollout))),
             action=self._tensor(rollout.action),
             logp=blank,
             advantage=blank,
@@ -327,7 +371,9 @@ class Learner:
             value=value,
             weight=blank,
         )
-        self._step.prepare(next(rows.split(kept // self._plan.minibatches)), self._alone)
+        minibatch = next(rows.split(kept // self._plan.minibatches))
+        minibatch = replace(minibatch, inputs=self._looked(minibatch.inputs))
+        self._step.prepare(minibatch, self._alone)
         self.t_compile = time.perf_counter() - began
         return self.t_compile
 
@@ -365,3 +411,8 @@ class Learner:
         for prefix, statistics in (("obs.", self._obs_moments), ("return.", self._scaler)):
             if statistics is not None:
                 statistics.restore(part(prefix, arrays))
+
+
+def _pieces(parts: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Rows of several tensors, `size` at a time."""
+    return zip(*(part.split(size) for part in parts), strict=True)  # type: ignore[no-untyped-call]

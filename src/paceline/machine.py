@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import select
 import subprocess
 import sys
@@ -25,6 +26,7 @@ MEMBERSHIP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 """Where a process' control groups are named, and where they are."""
 ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
 """Whether other cores see writes in the order in which they were made."""
+BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -36,6 +38,17 @@ def available_cpus() -> int:
         cpus = os.cpu_count() or 1
     quota = cgroup_quota()
     return cpus if quota is None else min(cpus, max(1, round(quota)))
+
+
+def bf16_abilities(cpuinfo: str | None = None) -> list[str] | None:
+    """The CPU's instructions for bfloat16; None where the system does not say what it has."""
+    if cpuinfo is None:
+        try:
+            cpuinfo = Path("/proc/cpuinfo").read_text()
+        except OSError:
+            return None
+    named = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.M)
+    return sorted(BF16 & set(named[1].split())) if named else None
 
 
 def cgroup_quota(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> float | None:

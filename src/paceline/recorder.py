@@ -160,8 +160,9 @@ class Recorder:
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
         agent = Agent(parts.network, self._weights())
+        world, pulse = parts.world, parts.sync.pulse
         result = evaluation.run(
-            agent, parts.world.make, config.eval_episodes, pulse=parts.sync.pulse
+            agent, world.env_id, world.options, config.eval_episodes, pulse=pulse
         )
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None

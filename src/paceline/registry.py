@@ -17,6 +17,10 @@ ALGORITHMS: Registry = {
 }
 SUITES: Registry = {
     "gym": ("paceline.envs.gym:environment", "any registered Gymnasium id, also module:Id-v0"),
+    "atari": ("paceline.envs.atari:environment", "Atari games by ALE: atari:Pong"),
+    "procgen": ("paceline.envs.procgen:environment", "sixteen games: procgen:coinrun"),
+    "envpool": ("paceline.envs.envpool:environment", "any task of EnvPool: envpool:Pong-v5"),
+    "minigrid": ("paceline.envs.minigrid:environment", "grid worlds: minigrid:DoorKey-5x5"),
     "toy": ("paceline.envs.toy:environment", "identity, constant, memory, chain: known answers"),
 }
 SAMPLERS: Registry = {

@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Stored = tuple[tuple[int, ...], Any]
+"""Shape and dtype of one entry of a rollout."""
+NO_HISTORY: tuple[int, Stored] = (0, ((), np.bool_))
 Pulse = MutableSequence[int] | memoryview
 """[row of the run, steps of replay, whether to leave]: signs of life, and one against it."""
 
@@ -59,25 +62,29 @@ class Rollout:
     """[B] number of the weights that acted"""
     column: Array
     """[B] which columns these are, over all ranks"""
+    before: Array
+    """[S-1, B, ...] what the first stacks saw before `obs[0]`, where S observations make a stack"""
     episodes: list[Episode] = field(default_factory=list)
 
     @staticmethod
     def allocate(
         steps: int,
         columns: int,
-        obs: tuple[tuple[int, ...], Any],
-        action: tuple[tuple[int, ...], Any],
+        obs: Stored,
+        action: Stored,
+        history: tuple[int, Stored] = NO_HISTORY,
     ) -> Rollout:
-        """An unwritten rollout; `obs` and `action` are (shape, dtype) of one of each."""
-        return Rollout.placed(np.empty, steps, columns, obs, action).wiped()
+        """An unwritten rollout; `obs` and `action` are what one of each is stored as."""
+        return Rollout.placed(np.empty, steps, columns, obs, action, history).wiped()
 
     @staticmethod
     def placed(
         empty: Callable[[tuple[int, ...], Any], Array],
         steps: int,
         columns: int,
-        obs: tuple[tuple[int, ...], Any],
-        action: tuple[tuple[int, ...], Any],
+        obs: Stored,
+        action: Stored,
+        history: tuple[int, Stored] = NO_HISTORY,
     ) -> Rollout:
         """A rollout of arrays that `empty` makes, in the order of the fields."""
 
@@ -95,6 +102,7 @@ class Rollout:
             valid=rows(steps, (), np.bool_),
             version=empty((columns,), np.int64),
             column=empty((columns,), np.int64),
+            before=rows(history[0], *history[1]),
         )
 
     def wiped(self) -> Rollout:

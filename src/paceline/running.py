@@ -111,6 +111,12 @@ def _agree_on(config: Config, sync: Sync) -> None:
 def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     """What is about to run, and on what."""
     choices, sync = parts.choices, parts.sync
+    if parts.world.resume == "none":
+        log.warning(
+            "the state of %s can't be saved: a run that is resumed from a checkpoint begins new "
+            "episodes, and so does not go on exactly as it would have",
+            config.env_name,
+        )
     learners = f"{sync.world_size} learners ({sync.path}) × " if sync.path else ""
     preset = f"{config.algo} {config.preset}"
     if config.preset in GENERAL:

@@ -11,7 +11,6 @@ from typing import Any
 from . import evaluation
 from .agent import Agent, from_checkpoint, locate
 from .checkpoint import Checkpoint
-from .envs import env_maker
 from .errors import BadInput
 from .files import replace_file
 from .policy.network import Encoder
@@ -75,13 +74,12 @@ def evaluate_saved(
             "it from Python with paceline.evaluate(paceline.load(run), that_object), or say where "
             "to play with --env-id"
         )
-    options = vars(config.env) if config else {}
-    options = options | {"vector": False}  # episodes with seeds of their own need single ones
+    options = dict(vars(config.env)) if config else {}
     if env_id is not None:
         options = options | {"kwargs": {}}  # those were the other environment's
     # Never the checkpoint's word for it, which would be imported.
     name = env_id or (config.env_name if config else "")
-    result = evaluation.run(agent, env_maker(name, **options), episodes, sample)
+    result = evaluation.run(agent, name, options, episodes, sample)
     result = replace(result, checkpoint=str(path), env_id=name)
     if run is not None:
         try:

@@ -6,7 +6,7 @@ A spec can be written as JSON, so that a saved policy is rebuilt without its env
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from .errors import BadInput
-from .rollout import Array
+from .rollout import Array, Stored
 
 SMALLEST_IMAGE = 8
 ACTION_MASK = "action_mask"
@@ -25,8 +25,6 @@ STRICT = {"extra": "forbid"}
 """For pydantic, which reads specs that were saved: nothing else may be in them."""
 
 Path = tuple[str | int, ...]
-Stored = tuple[tuple[int, ...], Any]
-"""Shape and dtype of one entry of a rollout."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,17 @@ class Leaf:
         """Features it has in a vector."""
         return sum(self.sizes) if self.kind == "choices" else int(np.prod(self.shape))
 
+    def stacked(self, frames: int) -> Leaf:
+        """So many of them as one; an image's become its channels."""
+        if self.kind != "image" or len(self.shape) == 2:
+            shape = (frames, *self.shape)
+        elif self.channels_first:
+            shape = (frames * self.shape[0], *self.shape[1:])
+        else:
+            shape = (*self.shape[:2], frames * self.shape[2])
+        first = self.kind == "image" and (self.channels_first or len(self.shape) == 2)
+        return replace(self, shape=shape, channels_first=first)
+
 
 @dataclass(frozen=True)
 class ObservationSpec:
@@ -67,6 +76,21 @@ class ObservationSpec:
     leaves: Annotated[tuple[Leaf, ...], MinLen(1)]
     mask: tuple[Annotated[int, Ge(1)], ...] = ()
     """how many there are of each choice that a mask of actions speaks of; empty without one"""
+    stack: Annotated[int, Ge(1)] = 1
+    """a policy sees this many of the latest observations as one; each is stored once"""
+
+    @cached_property
+    def seen(self) -> ObservationSpec:
+        """As a policy sees it: with stacks, whose images lie side by side as channels."""
+        if self.stack == 1:
+            return self
+        (leaf,) = self.leaves
+        return ObservationSpec((leaf.stacked(self.stack),), self.mask)
+
+    @property
+    def history(self) -> tuple[int, Stored]:
+        """How many observations before a rollout's first are kept for its stacks, and of what."""
+        return self.stack - 1, next(iter(self.parts.values()))
 
     @cached_property
     def kind(self) -> Literal["vector", "image", "discrete", "mixed"]:

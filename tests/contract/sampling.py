@@ -10,14 +10,15 @@ from paceline.envs.columns import EnvColumns
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import Policy
 from paceline.policy.network import NetworkSpec
+from paceline.stack import stacked
 
 FIELDS = ("obs", "first", "action", "logp", "reward", "terminated", "truncated", "valid")
 
 
-def sampler_of(make, steps, columns=3, seed=0, first_column=0):
+def sampler_of(make, steps, columns=3, seed=0, first_column=0, stack=1):
     """A serial sampler whose policy acts differently on different observations."""
-    envs = EnvColumns(make, columns, seed, first_column)
-    network = NetworkSpec(envs.obs_spec, envs.act_spec, (16,))
+    envs = EnvColumns(make, columns, seed, first_column, stack=stack)
+    network = NetworkSpec(envs.obs_spec.seen, envs.act_spec, (16,))
     sampler = serial_of(envs, make_actor(network, columns), steps, seed)
     size = sum(parameter.numel() for parameter in Policy(network).parameters())
     weights = np.random.default_rng(0).normal(scale=0.3, size=size)
@@ -30,9 +31,12 @@ def made_by(env_class, /, **kwargs):
     return env_maker(env_class, kwargs)
 
 
-def copied(rollout):
-    """Its arrays, which the next `collect()` would overwrite."""
-    return {name: np.copy(getattr(rollout, name)) for name in FIELDS}
+def copied(rollout, spec=None):
+    """Its arrays, which the next `collect()` would overwrite, with stacks as a policy sees them."""
+    arrays = {name: np.copy(getattr(rollout, name)) for name in FIELDS}
+    if spec is not None and spec.stack > 1:
+        arrays["obs"] = stacked(spec, rollout, next(iter(spec.parts)))
+    return arrays
 
 
 def joined(rollouts):
@@ -46,11 +50,11 @@ def joined(rollouts):
 
 def collected(make, steps, rollouts=1, **options):
     """Copies of the first rollouts, and the episodes that ended in them."""
-    sampler, _ = sampler_of(make, steps, **options)
+    sampler, envs = sampler_of(make, steps, **options)
     arrays, episodes = [], []
     for _ in range(rollouts):
         rollout = sampler.collect()
-        arrays.append(copied(rollout))
+        arrays.append(copied(rollout, envs.obs_spec))
         episodes += rollout.episodes
     sampler.close()
     return arrays, episodes

@@ -55,7 +55,7 @@ class Channels(gym.Wrapper):
 
 STATISTICS = "gymnasium.wrappers:RecordEpisodeStatistics"
 
-# How Paceline makes each environment, and how anyone else would.
+# How Paceline makes each environment, and how anyone else would; and observations in a stack.
 ENVS = {
     "identity": (env_maker("toy:identity"), toy("identity")),
     "identity-image": (
@@ -73,16 +73,19 @@ ENVS = {
     "Pendulum": (env_maker("Pendulum-v1"), registered("Pendulum-v1")),
     "FrozenLake": (env_maker("FrozenLake-v1"), registered("FrozenLake-v1")),
     "stacked": (
-        env_maker("CartPole-v1", frame_stack=4),
+        env_maker("CartPole-v1"),
         stacked(registered("CartPole-v1"), 4),
+        4,
     ),
     "stacked-image": (
-        env_maker("toy:identity", {"image": True}, frame_stack=3),
+        env_maker("toy:identity", {"image": True}),
         lambda: Channels(WORLDS["identity"](image=True), 3, axis=2),
+        3,
     ),
     "stacked-short": (
-        env_maker("Pendulum-v1", time_limit=7, frame_stack=2),
+        env_maker("Pendulum-v1", time_limit=7),
         stacked(registered("Pendulum-v1", max_episode_steps=7), 2),
+        2,
     ),
     "short": (
         env_maker("CartPole-v1", time_limit=7),
@@ -136,10 +139,16 @@ def replayed(column, env, number):
 @pytest.mark.parametrize("name", ENVS)
 def test_a_rollout_is_what_plain_environments_do_with_the_same_seeds_and_actions(name):
     """Over two rollouts: nothing is reset between them."""
-    ours, theirs = ENVS[name]
+    ours, theirs, *stack = ENVS[name]
     steps = 50 if "image" in name else 120  # Pendulum's limit is 200
     rollouts, episodes = collected(
-        ours, steps, rollouts=2, columns=COLUMNS, seed=SEED, first_column=FIRST_COLUMN
+        ours,
+        steps,
+        rollouts=2,
+        columns=COLUMNS,
+        seed=SEED,
+        first_column=FIRST_COLUMN,
+        stack=stack[0] if stack else 1,
     )
     whole = joined(rollouts)
     for i in range(COLUMNS):
@@ -154,9 +163,15 @@ def test_a_rollout_is_what_plain_environments_do_with_the_same_seeds_and_actions
 
 
 def test_stacked_frames_of_images_are_channels_of_one_image():
-    _, envs = sampler_of(env_maker("toy:identity", {"image": True}, frame_stack=3), 4)
+    """And each of them is stored once."""
+    _, envs = sampler_of(env_maker("toy:identity", {"image": True}), 4, stack=3)
     envs.close()
-    assert (envs.obs_spec.kind, envs.obs_spec.stored[0]) == ("image", (12, 12, 3))
+    seen = envs.obs_spec.seen
+    assert (seen.kind, seen.stored[0], envs.obs_spec.stored[0]) == (
+        "image",
+        (12, 12, 3),
+        (12, 12, 1),
+    )
 
 
 def test_a_rollout_begins_with_the_observation_that_the_last_one_ended_in():

@@ -18,7 +18,7 @@ LAYERS = [
     {"errors", "registry", "machine", "files", "launcher", "sending", "words"},
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
-    {"adapters"},
+    {"adapters", "stack"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
     {"samplers", "sync", "step", "config", "agent", "console"},
     {"learner", "choices", "checks", "config_files", "evaluation", "budget", "clock"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..machine import bf16_abilities
 from .finding import Finding
 
 NIMBLE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
@@ -53,10 +54,9 @@ def load(average: float, total: int, usable: int) -> Finding:
 
 def bf16(cpuinfo: str) -> Finding | None:
     """None where the system does not say what its CPU can do."""
-    abilities = _field(cpuinfo, "flags") or _field(cpuinfo, "Features")
-    if not abilities:
+    found = bf16_abilities(cpuinfo)
+    if found is None:
         return None
-    found = sorted({"avx512_bf16", "amx_bf16", "bf16"} & set(abilities.split()))
     if found:
         return Finding("ok", "bf16", f"the CPU computes in bf16 ({', '.join(found)})")
     return Finding(

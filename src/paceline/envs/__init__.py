@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from ..rollout import Array, Pulse, Rollout
 from ..spaces import ActionSpec, ObservationSpec
+from .columns import Resume
 from .maker import EnvId, env_maker
 
 __all__ = ["Columns", "EnvId", "env_maker"]
@@ -32,9 +34,7 @@ class Columns(Protocol):
     pulse: Pulse
     """`pulse[1]` changes with every environment's step and reset, where these are slow"""
 
-    @property
-    def resume(self) -> Literal["replay", "state", "none"]:
-        """How an open episode is brought back: from its actions, from a saved state, or not."""
+    resume: Resume
 
     def adapt(self, action: Array) -> Any:
         """From a policy's actions to what `step` takes."""
@@ -45,10 +45,11 @@ class Columns(Protocol):
     def step(self, t: int, actions: Any, out: Rollout) -> None:
         """Row `t` of `out`, whose flags have been cleared: step every column, or reset it."""
 
-    def replay(self, i: int, actions: Any, expected: Array) -> bool:
-        """Bring column `i` back to the observation `expected[1]`; False if it comes out otherwise.
+    def replay(self, actions: Sequence[Array | None], expected: Array) -> list[int]:
+        """Bring each column with actions to the observation `expected[B]`; which ones came out
+        otherwise.
 
-        Called after `restore`, where `resume` is "replay", for every open episode.
+        Called after `restore`, where `resume` is "replay"; a column that has ended has None.
         """
 
     def state(self) -> dict[str, Array]: ...

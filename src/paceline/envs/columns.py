@@ -20,11 +20,14 @@ from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
+from ..stack import with_stack
 
 log = logging.getLogger("paceline")
 
 EnvMaker = Callable[[], tuple[gym.Env[Any, Any], int | None]]
 """Makes one environment; with it comes a time limit to apply from outside, if any."""
+Resume = Literal["replay", "state", "none"]
+"""How an open episode is brought back: from its actions, from a saved state, or not."""
 Specs = tuple[ObservationSpec, ActionSpec]
 
 MAX_FAILURES = 10
@@ -43,10 +46,11 @@ def episode_seed(run_seed: int, column: int, episode: int) -> int:
 class EnvColumns:
     """Columns `first_column … first_column + num_envs - 1` of a run.
 
-    What the environment looks like is known from `specs`, or else found out.
+    What the environment looks like is known from `specs`, or else found out. A policy sees `stack`
+    observations as one. `longest` is the time limit of environments that have none.
     """
 
-    resume: Literal["replay"] = "replay"
+    resume: Resume = "replay"
 
     def __init__(
         self,
@@ -56,6 +60,8 @@ class EnvColumns:
         first_column: int = 0,
         masks: bool = True,
         specs: Specs | None = None,
+        stack: int = 1,
+        longest: int | None = None,
     ) -> None:
         self._make, self.num_envs, self._seed = make, num_envs, seed
         self.first_column = first_column
@@ -65,11 +71,12 @@ class EnvColumns:
         """the first episode of the first column, if it has begun already"""
         try:
             for _ in range(num_envs):
-                env, self._limit = make()
+                env, limit = make()
                 self._envs.append(env)
+                self._limit = limit or longest
             self.observation_space = self._envs[0].observation_space
             self.action_space = self._envs[0].action_space
-            self.obs_spec, self.act_spec = specs or self._look(masks)
+            self.obs_spec, self.act_spec = specs or self._look(masks, stack)
             self._maskable = masks and bool(self.act_spec.choices) and not self.obs_spec.mask
         except BadInput:
             self.close()
@@ -184,13 +191,14 @@ class EnvColumns:
         seed = episode_seed(self._seed, self.first_column + i, int(self.episode[i]))
         return self._envs[i].reset(seed=seed)
 
-    def _look(self, masks: bool) -> Specs:
+    def _look(self, masks: bool, stack: int) -> Specs:
         """What its observations and actions are, as far as its spaces and first reset tell."""
         self.act_spec = action_spec(self.action_space)
-        if not masks:
-            return observation_spec(self.observation_space), self.act_spec
-        info = self._first_info()
-        return observation_spec(self.observation_space, self.act_spec, info), self.act_spec
+        if masks:
+            shown = observation_spec(self.observation_space, self.act_spec, self._first_info())
+        else:
+            shown = observation_spec(self.observation_space)
+        return with_stack(shown, stack), self.act_spec
 
     def _first_info(self) -> dict[str, Any]:
         """What the first environment says beside its observation, which may be a mask of actions.
@@ -260,11 +268,19 @@ class EnvColumns:
             running = self.started[~np.array(self.ended)]
             self._next_limit = int(running.min()) + self._limit if len(running) else NEVER
 
-    def replay(self, i: int, actions: Sequence[Any], expected: Array) -> bool:
-        """Bring column `i` to where its open episode stood, at the observation `expected[1]`.
+    def replay(self, actions: Sequence[Array | None], expected: Array) -> list[int]:
+        """Bring every column with actions to where its open episode stood.
 
-        False where it comes out otherwise: the episode is given up, and the next row resets.
+        Returns those that come out otherwise: their episodes are given up, and the next row resets.
         """
+        return [
+            i
+            for i, taken in enumerate(actions)
+            if taken is not None and not self._replayed(i, self.adapt(taken), expected[i : i + 1])
+        ]
+
+    def _replayed(self, i: int, actions: Sequence[Any], expected: Array) -> bool:
+        """Column `i` is at the observation `expected[1]` again."""
         seen, over = np.empty_like(expected), False
         try:
             self._write(seen, 0, *self._reset(i))
@@ -278,10 +294,7 @@ class EnvColumns:
         except Exception as error:
             log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
             over = True
-        split = self.obs_spec.split
-        pairs = zip(split(seen).values(), split(expected).values(), strict=True)
-        alike = all(now.tobytes() == then.tobytes() for now, then in pairs)
-        self.ended[i] = bool(over) or not alike
+        self.ended[i] = bool(over) or not alike(self.obs_spec, seen, expected)
         return not self.ended[i]
 
     def state(self) -> dict[str, Array]:
@@ -301,6 +314,12 @@ class EnvColumns:
         self.ended[:] = state["ended"].tolist()
         self._begun = None
         self._plan_limit()
+
+
+def alike(spec: ObservationSpec, one: Array, other: Array) -> bool:
+    """Whether stored observations are the same to the bit."""
+    pairs = zip(spec.split(one).values(), spec.split(other).values(), strict=True)
+    return all(now.tobytes() == then.tobytes() for now, then in pairs)
 
 
 def is_gymnasiums(env: gym.Env[Any, Any]) -> bool:

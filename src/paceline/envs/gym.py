@@ -19,6 +19,7 @@ import gymnasium as gym
 
 from ..errors import BadInput
 from .columns import EnvMaker, is_gymnasiums
+from .source import Source
 
 log = logging.getLogger("paceline")
 
@@ -28,7 +29,7 @@ def environment(
     kwargs: dict[str, Any],
     time_limit: int | None,
     wrappers: tuple[str, ...],
-) -> EnvMaker:
+) -> Source:
     """How to make one environment, and the time limit that its columns must apply themselves.
 
     Gymnasium's own order and time-limit wrappers cost about a sixth of a CartPole step, and the
@@ -71,7 +72,7 @@ def environment(
             env = wrapper(env)
         return env, None if looked_at else limit
 
-    return one
+    return Source(one)
 
 
 @contextmanager

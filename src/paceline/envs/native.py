@@ -1,72 +1,95 @@
-"""NativeColumns: an environment's own vector implementation, stepped as one call.
+"""Batch and NativeColumns: many environments behind one call, which a suite makes.
 
-Its episodes share one stream of random numbers, so they can't be replayed one by one: a checkpoint
-holds its whole state instead, if that proves to be all there is to it.
+How an open episode is brought back is the suite's to say: from its actions, where each episode can
+be given a seed of its own; from a saved state; or not at all, which the run tells at its start.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 
 from ..adapters import ActionAdapter, ObservationAdapter
-from ..errors import BadInput, EnvironmentFailed
-from ..rollout import Array, Rollout, still
+from ..errors import EnvironmentFailed, PacelineError
+from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import action_spec, observation_spec
-from .columns import describe, episode_seed
+from ..stack import with_stack
+from .columns import Resume, alike, describe, episode_seed
 
-log = logging.getLogger("paceline")
 
-REHEARSAL = 40
-"""Steps after which a restored copy must still do what its original does."""
-NUMBERS = (bool, int, float, np.generic, np.ndarray)
+class Batch(Protocol):
+    """Environments of one kind, stepped as one call."""
+
+    observation_space: gym.Space[Any]
+    """of one of them, as `action_space` is"""
+    action_space: gym.Space[Any]
+    resume: Resume
+    ends_show_the_next: bool
+    """whether an episode's last step shows the next one's first observation, instead of its own,
+    and no call only resets; all its ends are terminations then"""
+
+    def reset(self) -> Any:
+        """Begin an episode in each; their observations."""
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
+        """Observations, rewards, terminated, truncated; after an end the next call only resets."""
+
+    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
+        """Begin episodes with these seeds where `which` says so; everybody's observations.
+
+        Only asked for where `resume` is "replay".
+        """
+
+    def state(self) -> dict[str, Array]:
+        """All of it; empty unless `resume` is "state"."""
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """What `state` gave; `ValueError` if it can't be that."""
+
+    def close(self) -> None: ...
+
+
+BatchMaker = Callable[[Sequence[int], int], Batch]
+"""From a seed for each environment, and a number of threads, to all of them."""
 
 
 class NativeColumns:
-    """Columns `first_column … first_column + num_envs - 1` of a run, in one vector environment."""
+    """Columns `first_column … first_column + num_envs - 1` of a run, in one batch."""
 
     failures = 0
 
     def __init__(
         self,
-        env_id: str,
-        kwargs: dict[str, Any],
+        make: BatchMaker,
         num_envs: int,
         seed: int = 0,
         first_column: int = 0,
+        stack: int = 1,
+        threads: int = 1,
     ) -> None:
-        self.num_envs, self.first_column, self.pulse = num_envs, first_column, still()
-        self._seed = episode_seed(seed, first_column, 0)
-        self._env = made(env_id, kwargs, num_envs)
+        self.num_envs, self.first_column = num_envs, first_column
+        self.pulse: Pulse = still()
+        self._make, self._seed, self._threads = make, seed, threads
+        self.episode = np.full(num_envs, -1, np.int64)
+        self._batch = self._made(np.zeros(num_envs, np.int64))
         try:
-            self.observation_space = self._env.single_observation_space
-            self.action_space = self._env.single_action_space
+            self.observation_space = self._batch.observation_space
+            self.action_space = self._batch.action_space
             self.act_spec = action_spec(self.action_space)
-            self.obs_spec = observation_spec(self.observation_space, self.act_spec)
+            shown = observation_spec(self.observation_space, self.act_spec)
+            self.obs_spec = with_stack(shown, stack)
         except BaseException:
             self.close()
             raise
-        self._actions, self._adapter = (
-            ActionAdapter(self.act_spec),
-            ObservationAdapter(self.obs_spec),
-        )
-        self.resume: Literal["state", "none"] = "none"
-        if self._rehearsed(env_id, kwargs):
-            self.resume = "state"
-        else:
-            log.warning(
-                "%s has a vector environment whose state can't be saved: a run resumed from a "
-                "checkpoint goes on with new episodes, and so not exactly as it would have",
-                env_id,
-            )
+        self._actions = ActionAdapter(self.act_spec)
+        self._adapter = ObservationAdapter(self.obs_spec)
+        self.resume = self._batch.resume
         self.row = 0
         self.started = np.zeros(num_envs, np.int64)
-        self.episode = np.zeros(num_envs, np.int64)
-        self.ended = np.zeros(num_envs, bool)
+        self.ended = np.zeros(num_envs, np.bool_)
 
     def __enter__(self) -> NativeColumns:
         return self
@@ -75,14 +98,33 @@ class NativeColumns:
         self.close()
 
     def close(self) -> None:
-        self._env.close()
+        self._batch.close()
 
     def adapt(self, action: Array) -> Array:
         return self._actions.batch(action)
 
-    def reset(self, obs: Array) -> None:
+    def _made(self, episode: Array) -> Batch:
+        """A batch whose first episodes have these numbers."""
+        seeds = [self._episode_seed(i, int(number)) for i, number in enumerate(episode)]
         try:
-            self._write(obs, self._env.reset(seed=self._seed + self.row)[0])
+            return self._make(seeds, self._threads)
+        except PacelineError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"the vector environment can't be made: {describe(error)}"
+            ) from error
+
+    def reset(self, obs: Array) -> None:
+        self.episode += 1
+        if self.episode.any() and self.resume != "replay":  # which is given seeds as it goes
+            self._batch.close()
+            self._batch = self._made(self.episode)
+        try:
+            found = self._batch.reset()
+            if self.resume == "replay":
+                found = self._begun(np.ones(self.num_envs, np.bool_))
+            self._write(obs, found)
         except Exception as error:
             raise EnvironmentFailed(
                 f"the vector environment can't be reset: {describe(error)}"
@@ -90,45 +132,40 @@ class NativeColumns:
 
     def step(self, t: int, actions: Array, out: Rollout) -> None:
         try:
-            observation, reward, terminated, truncated, _ = self._env.step(actions)
+            observation, reward, terminated, truncated = self._batch.step(actions)
+            begun = self.ended
+            if self._batch.ends_show_the_next:
+                begun = np.zeros_like(begun)
             self._write(out.obs[t + 1], observation)
+            out.reward[t] = np.where(begun, 0.0, reward)
+            out.valid[t] = ~begun
+            out.terminated[t], out.truncated[t] = terminated & ~begun, truncated & ~begun
+            self.ended = out.terminated[t] | out.truncated[t]
+            if self._batch.ends_show_the_next:
+                begun, self.ended = self.ended, np.zeros_like(begun)
+            out.first[t + 1] = begun
+            self.row += 1
+            if begun.any():
+                self.started[begun] = self.row
+                self.episode += begun
+                if self.resume == "replay":
+                    self._write(out.obs[t + 1], self._begun(begun))
         except Exception as error:
             raise EnvironmentFailed(
                 f"the vector environment raised at row {self.row}: {describe(error)}"
             ) from error
-        begun = self.ended
-        out.reward[t] = np.where(begun, 0.0, reward)
-        out.first[t + 1], out.valid[t] = begun, ~begun
-        out.terminated[t], out.truncated[t] = terminated & ~begun, truncated & ~begun
-        self.row += 1
-        self.started[begun] = self.row
-        self.episode += begun
-        self.ended = out.terminated[t] | out.truncated[t]
+
+    def _begun(self, which: Array) -> Any:
+        """Episodes with the seeds of their numbers; everybody's observations."""
+        numbers = np.flatnonzero(which).tolist()
+        seeds = [self._episode_seed(i, int(self.episode[i])) for i in numbers]
+        return self._batch.begin(which, seeds)
+
+    def _episode_seed(self, i: int, episode: int) -> int:
+        return episode_seed(self._seed, self.first_column + i, episode)
 
     def _write(self, obs: Array, observation: Any) -> None:
         self._adapter.write(self.obs_spec.split(obs), slice(None), observation, {})
-
-    def _rehearsed(self, env_id: str, kwargs: dict[str, Any]) -> bool:
-        """Whether a copy that is given the state then behaves like the original."""
-        copy = made(env_id, kwargs, self.num_envs)
-        try:
-            ours = self._env
-            ours.reset(seed=1)
-            ours.action_space.seed(0)
-            for _ in range(REHEARSAL):
-                ours.step(ours.action_space.sample())
-            copy.reset(seed=2)
-            put_state(copy, get_state(ours))
-            for _ in range(REHEARSAL):
-                action = ours.action_space.sample()
-                if not _alike(ours.step(action)[:4], copy.step(action)[:4]):
-                    return False
-            return True
-        except Exception:
-            log.debug("the vector environment's state can't be moved", exc_info=True)
-            return False
-        finally:
-            copy.close()
 
     def state(self) -> dict[str, Array]:
         counters = {
@@ -137,71 +174,46 @@ class NativeColumns:
             "episode": self.episode.copy(),
             "ended": self.ended.copy(),
         }
-        return counters | (get_state(self._env) if self.resume == "state" else {})
+        return counters | self._batch.state()
 
     def restore(self, state: dict[str, Array]) -> None:
         self.row = int(state["row"])
         self.episode[:] = state["episode"]
+        if self.resume == "none":  # the caller resets
+            self.started[:], self.ended = self.row, np.zeros(self.num_envs, np.bool_)
+            return
+        self.started[:], self.ended = state["started"], state["ended"].copy()
         if self.resume == "state":
-            self.started[:], self.ended = state["started"], state["ended"].copy()
-            self._env.reset(seed=self._seed)
-            try:
-                put_state(self._env, state)
-            except (TypeError, KeyError, AttributeError) as error:
-                raise ValueError(f"the vector environment refuses its state ({error})") from None
-        else:  # new episodes begin, as after a reset
-            self.started[:], self.ended = self.row, np.zeros(self.num_envs, bool)
+            self._batch.reset()
+            self._batch.restore(state)
 
-    def replay(self, i: int, actions: Any, expected: Array) -> bool:
-        raise AssertionError("its state is restored, not replayed")
-
-
-def made(env_id: str, kwargs: dict[str, Any], num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
-    """The vector environment, of which episodes have to begin with a row of their own."""
-    try:
-        env = gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-    except TypeError as error:
-        raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
-    except Exception as error:
-        raise EnvironmentFailed(
-            f"the vector environment can't be made: {describe(error)}"
-        ) from error
-    mode = env.metadata.get("autoreset_mode")
-    if mode != gym.vector.AutoresetMode.NEXT_STEP:
-        env.close()
-        raise BadInput(
-            f"env.vector: {env_id} resets its episodes in a way ({mode}) that hides how they "
-            "ended; leave --env.vector off"
-        )
-    return env
-
-
-def get_state(env: gym.vector.VectorEnv[Any, Any, Any]) -> dict[str, Array]:
-    """Every number and array of numbers of a vector environment, and its random stream."""
-    found = {}
-    for name, value in vars(env.unwrapped).items():
-        if isinstance(value, NUMBERS) and np.asarray(value).dtype.kind in "biuf":
-            found[f"env.{name}"] = np.array(value)
-    stream = json.dumps(env.unwrapped.np_random.bit_generator.state, default=int)
-    found["stream"] = np.frombuffer(stream.encode(), np.uint8).copy()
-    return found
-
-
-def put_state(env: gym.vector.VectorEnv[Any, Any, Any], state: dict[str, Array]) -> None:
-    """What `get_state` gave; only what such an environment has is ever set."""
-    for name in get_state(env):
-        if name.startswith("env."):
-            attribute = name.removeprefix("env.")
-            before, value = getattr(env.unwrapped, attribute), state[name]
-            kept = value.copy() if isinstance(before, np.ndarray) else value.item()
-            setattr(env.unwrapped, attribute, kept)
-    stream = json.loads(state["stream"].tobytes())
-    env.unwrapped.np_random.bit_generator.state = stream
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return all(_alike(one[key], other[key]) for key in one)
-    if isinstance(one, tuple):
-        return all(_alike(*pair) for pair in zip(one, other, strict=True))
-    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    def replay(self, actions: Sequence[Array | None], expected: Array) -> list[int]:
+        """All columns side by side, each joining in when as many steps are left as it needs."""
+        lengths = np.array([-1 if taken is None else len(taken) for taken in actions])
+        longest = int(lengths.max(initial=0))
+        shape, dtype = self.act_spec.stored
+        table = np.zeros((longest, self.num_envs, *shape), dtype)
+        for i, taken in enumerate(actions):
+            if taken is not None and len(taken):
+                table[longest - len(taken) :, i] = taken
+        seen, over = np.zeros_like(expected), np.zeros(self.num_envs, np.bool_)
+        self._write(seen, self._batch.reset())
+        for left in range(longest, -1, -1):
+            joining = lengths == left
+            if joining.any():
+                self._write(seen, self._begun(joining))
+                over &= ~joining
+            if left:
+                self.pulse[1] += 1
+                observation, _, terminated, truncated = self._batch.step(
+                    self.adapt(table[longest - left])
+                )
+                self._write(seen, observation)
+                over |= terminated | truncated
+        different = []
+        for i, taken in enumerate(actions):
+            same = alike(self.obs_spec, seen[i : i + 1], expected[i : i + 1])
+            if taken is not None and (over[i] or not same):
+                different.append(i)
+        self.ended[different] = True  # the next row begins their next episodes
+        return different

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..errors import BadInput
-from .columns import EnvMaker
+from .source import Source
 
 Reset = tuple[Any, dict[str, Any]]
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
@@ -136,7 +136,7 @@ WORLDS: dict[str, type[gym.Env[Any, Any]]] = {
 
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
-) -> EnvMaker:
+) -> Source:
     """The toy called `name`; everything else is as for a Gymnasium environment."""
     from .gym import environment as gym_environment
 

@@ -9,6 +9,7 @@ import numpy as np
 from ..adapters import ObservationAdapter
 from ..errors import BadInput
 from ..rollout import Array, Rollout
+from ..stack import Window, stacked_space
 from .columns import EnvColumns
 from .maker import EnvId, make_columns
 from .native import NativeColumns
@@ -31,11 +32,12 @@ class VecEnv:
     def __init__(self, columns: EnvColumns | NativeColumns) -> None:
         self._columns = columns
         self.num_envs = columns.num_envs
-        self.observation_space = columns.observation_space
-        self.action_space = columns.action_space
         obs, act = columns.obs_spec, columns.act_spec
+        self.observation_space = stacked_space(columns.observation_space, obs)
+        self.action_space = columns.action_space
         self._row = Rollout.allocate(1, self.num_envs, obs.stored, act.stored)
-        self._adapter = None if obs.plain else ObservationAdapter(obs)
+        self._window = Window(obs, self.num_envs) if obs.stack > 1 else None
+        self._adapter = None if obs.seen.plain else ObservationAdapter(obs.seen)
         self._begun = False
 
     def __enter__(self) -> VecEnv:
@@ -50,12 +52,14 @@ class VecEnv:
     def _seen(self) -> Any:
         """The latest observations, as the environment gives them."""
         obs = self._row.obs[1]
+        if self._window is not None:
+            obs = self._window.push(obs, self._row.first[1])
         return obs.copy() if self._adapter is None else self._adapter.read(obs)
 
     def reset(self) -> Any:
         """Begin an episode in every column and return the first observations."""
         self._columns.reset(self._row.obs[1])
-        self._begun = True
+        self._row.first[1] = self._begun = True
         return self._seen()
 
     def step(self, actions: Any) -> Step:
@@ -80,7 +84,7 @@ def make_vec(
     seed: int = 0,
     kwargs: dict[str, Any] | None = None,
     time_limit: int | None = None,
-    frame_stack: int = 1,
+    frame_stack: int | None = None,
     wrappers: tuple[str, ...] = (),
     vector: bool = False,
 ) -> VecEnv:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Prediction
-from .encoders import OneHotLinear, initialize, make_trunk
+from .encoders import OneHotLinear, Trunk, initialize, make_trunk
 from .likelihood import Likelihood
 from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
 
@@ -80,7 +80,7 @@ class ActorCritic(nn.Module):
         self.policy = Policy(spec)
         if spec.shared_trunk:
             features = self.policy.head.in_features
-            self.value_trunk = nn.Sequential()
+            self.value_trunk = Trunk([], bf16=False)
         else:
             self.value_trunk, features = make_trunk(spec)
         self.value_head = _last(spec)(features, streams)

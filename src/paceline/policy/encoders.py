@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..errors import BadInput
 from ..spaces import Leaf, ObservationSpec
-from .network import NetworkSpec
+from .network import NetworkSpec, Pictures
 from .own import OwnEncoder
 
 
@@ -34,6 +35,9 @@ class Tanh(nn.Module):
 ACTIVATIONS = {"tanh": Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
+SMALLEST_FOR_NATURE = 36
+
+
 class Conv(NamedTuple):
     channels: int
     kernel: int
@@ -41,10 +45,15 @@ class Conv(NamedTuple):
     padding: int
 
 
-NATURE = (Conv(32, 8, 4, 0), Conv(64, 4, 2, 0), Conv(64, 3, 1, 0))
-"""Mnih et al. 2015, for frames of 36 pixels and more."""
-SMALL = (Conv(16, 3, 1, 1), Conv(32, 3, 2, 1), Conv(32, 3, 2, 1))
-"""For smaller pictures, which Nature's strides would use up."""
+PLAIN: dict[str, tuple[Conv, ...]] = {
+    "nature": (Conv(32, 8, 4, 0), Conv(64, 4, 2, 0), Conv(64, 3, 1, 0)),
+    "small": (Conv(16, 3, 1, 1), Conv(32, 3, 2, 1), Conv(32, 3, 2, 1)),
+    "mlp": (),
+}
+"""Mnih et al. 2015, for frames of 36 pixels and more; for smaller ones, which its strides would use
+up; and none, for dense layers alone."""
+IMPALA = (16, 32, 32)
+"""Channels of the residual stages of Espeholt et al. 2018 (the larger of its networks)."""
 
 
 class OneHotLinear(nn.Linear):
@@ -78,12 +87,37 @@ class Pixels(nn.Module):
         return image * self._scale if self._scale != 1 else image
 
 
+class Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.first(functional.relu(x))
+        return x + self.second(functional.relu(inner))
+
+
+class Stage(nn.Sequential):
+    """A convolution, half the resolution, two residual blocks."""
+
+    def __init__(self, before: int, channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(before, channels, 3, padding=1),
+            nn.MaxPool2d(3, 2, 1),
+            Residual(channels),
+            Residual(channels),
+        )
+
+
 class Mixed(nn.Module):
     """Several images and a vector → their features side by side."""
 
-    def __init__(self, obs: ObservationSpec, activation: type[nn.Module]) -> None:
+    def __init__(
+        self, obs: ObservationSpec, pictures: Pictures | None, activation: type[nn.Module]
+    ) -> None:
         super().__init__()
-        built = [_convolutions(leaf, activation) for leaf in obs.images]
+        built = [_convolutions(leaf, pictures, activation) for leaf in obs.images]
         self.convolutions = nn.ModuleList(nn.Sequential(*layers) for layers, _ in built)
         self._has_vector = "vector" in obs.parts
         self.features = obs.size + sum(features for _, features in built)
@@ -94,7 +128,22 @@ class Mixed(nn.Module):
         return torch.cat([parts[0], *seen] if self._has_vector else seen, -1)
 
 
-def make_trunk(spec: NetworkSpec) -> tuple[nn.Sequential, int]:
+class Trunk(nn.Sequential):
+    """Layers that may compute in bfloat16; what comes out is float32."""
+
+    def __init__(self, layers: list[nn.Module], bf16: bool) -> None:
+        super().__init__(*layers)
+        self._bf16 = bf16 and bool(layers)
+
+    def forward(self, parts: Any) -> Tensor:
+        if not self._bf16:
+            return super().forward(parts)  # type: ignore[no-untyped-call]
+        device = next(self.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16):
+            return super().forward(parts).float()  # type: ignore[no-untyped-call]
+
+
+def make_trunk(spec: NetworkSpec) -> tuple[Trunk, int]:
     """The layers before a head, and the number of features they end in."""
     activation = ACTIVATIONS[spec.activation]
     layers: list[nn.Module] = []
@@ -103,22 +152,36 @@ def make_trunk(spec: NetworkSpec) -> tuple[nn.Sequential, int]:
         own = OwnEncoder(spec.encoder, spec.obs)
         layers, features = [own], own.features
     elif spec.obs.kind == "image":
-        layers, features = _convolutions(spec.obs.images[0], activation)
+        layers, features = _convolutions(spec.obs.images[0], spec.pictures, activation)
     elif spec.obs.kind == "mixed":
-        mixed = Mixed(spec.obs, activation)
+        mixed = Mixed(spec.obs, spec.pictures, activation)
         layers, features = [mixed], mixed.features
     for size in spec.hidden:
         look_up = not layers and spec.obs.kind == "discrete"
         layers += [(OneHotLinear if look_up else nn.Linear)(features, size), activation()]
         features = size
-    return nn.Sequential(*layers), features
+    return Trunk(layers, spec.precision == "bf16"), features
 
 
-def _convolutions(image: Leaf, activation: type[nn.Module]) -> tuple[list[nn.Module], int]:
+def _convolutions(
+    image: Leaf, pictures: Pictures | None, activation: type[nn.Module]
+) -> tuple[list[nn.Module], int]:
     pixels = Pixels(image)
     channels, *sides = pixels.size
     layers: list[nn.Module] = [pixels]
-    for conv in NATURE if min(sides) >= 36 else SMALL:
+    if pictures is None:
+        pictures = "nature" if min(sides) >= SMALLEST_FOR_NATURE else "small"
+    if pictures == "impala":
+        for wider in IMPALA:
+            layers.append(Stage(channels, wider))
+            channels, sides = wider, [(side + 1) // 2 for side in sides]
+        return [*layers, nn.ReLU(), nn.Flatten()], channels * math.prod(sides)
+    if pictures == "nature" and min(sides) < SMALLEST_FOR_NATURE:
+        raise BadInput(
+            f"encoder nature needs pictures of {SMALLEST_FOR_NATURE} × {SMALLEST_FOR_NATURE} or "
+            f"more, and these are {sides[0]} × {sides[1]}; write --encoder small, or impala"
+        )
+    for conv in PLAIN[pictures]:
         layers += [nn.Conv2d(channels, *conv), activation()]
         channels = conv.channels
         sides = [(side + 2 * conv.padding - conv.kernel) // conv.stride + 1 for side in sides]

@@ -16,6 +16,10 @@ Activation = Literal["tanh", "relu", "elu"]
 Encoder = str | Callable[..., Any]
 """`module:Class` of a user's own, or from Python the class or the torch module itself."""
 
+Pictures = Literal["mlp", "small", "nature", "impala"]
+"""What reads an image: dense layers, or convolutions by name (see encoders.py)."""
+Precision = Literal["fp32", "bf16"]
+
 OBS_CLIP = 10.0
 """Normalised observations are cut off at this many standard deviations."""
 FORBIDDEN = -1e8
@@ -48,6 +52,11 @@ class NetworkSpec:
     log_std_init: float = 0.0
     state_dependent_std: bool = False
     encoder: Encoder | None = None
+    """a user's own; it takes the place of `pictures`"""
+    pictures: Pictures | None = None
+    """None: what suits their size"""
+    precision: Precision = "fp32"
+    """of what comes before the heads"""
 
     @property
     def normalizer_size(self) -> int:

@@ -19,6 +19,8 @@ from ..policy.actor import Actor, make_actor
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Episode, OpenEpisodes, Pulse, Rollout
 from ..spaces import ObservationSpec
+from ..stack import Window
+from ..stack import latest as history
 from .unroll import check, check_policy, unroll
 
 MOST = 2**53
@@ -37,6 +39,8 @@ class Block:
         shape, dtype = columns.obs_spec.stored
         self._obs = np.zeros((columns.num_envs, *shape), dtype)
         self._first = np.zeros(columns.num_envs, np.bool_)
+        stacks = columns.obs_spec.stack > 1
+        self._window = Window(columns.obs_spec, columns.num_envs) if stacks else None
         self._head = np.empty((steps, columns.num_envs, actor.head.size), np.float32)
         self._open = OpenEpisodes.none(columns.num_envs)
         self._rollouts, self._version = 0, 0
@@ -61,7 +65,9 @@ class Block:
             self._seed, self._rollouts, first, columns.num_envs, out.steps
         )
         out.begin(self._obs, self._first)
-        unroll(columns, self._actor, noise, out, self._head, self._pulse)
+        if self._window is not None:
+            out.before[:] = self._window.before
+        unroll(columns, self._actor, noise, out, self._head, self._pulse, self._window)
         check_policy(out, self._head, columns.obs_spec)
         check(out, columns.obs_spec, first, begun)
         self._obs[:], self._first[:] = out.obs[-1], out.first[-1]
@@ -78,7 +84,8 @@ class Block:
         }
 
     def mark(self) -> Mark:
-        return self.counters() | latest(self.columns.obs_spec, self._obs, self._first)
+        before = {} if self._window is None else {"before": self._window.before.copy()}
+        return self.counters() | latest(self.columns.obs_spec, self._obs, self._first) | before
 
     def restore(self, state: Mark) -> list[int]:
         """Go on from `state`; returns the columns that did not come out as they were."""
@@ -93,6 +100,8 @@ class Block:
         for name, part in columns.obs_spec.split(self._obs).items():
             part[...] = state[f"obs.{name}"]
         self._first[:] = state["first"]
+        if self._window is not None:
+            self._window.before = state["before"]
         self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
         return self._replay(state) if columns.resume == "replay" else []
 
@@ -104,16 +113,12 @@ class Block:
     def _replay(self, state: Mark) -> list[int]:
         """Bring every open episode back; returns the columns where that failed."""
         columns, at = self.columns, 0
-        different = []
+        taken: list[Any] = []
         for i in range(columns.num_envs):
-            if columns.ended[i]:
-                continue
-            length = columns.row - int(columns.started[i])
-            actions = columns.adapt(state["actions"][at : at + length])
+            length = 0 if columns.ended[i] else columns.row - int(columns.started[i])
+            taken.append(None if columns.ended[i] else state["actions"][at : at + length])
             at += length
-            if not columns.replay(i, actions, self._obs[i : i + 1]):
-                different.append(columns.first_column + i)
-        return different
+        return [columns.first_column + i for i in columns.replay(taken, self._obs)]
 
     def close(self) -> None:
         self.columns.close()
@@ -127,8 +132,9 @@ def make_block(
     seed: int,
     first_column: int,
     pulse: Pulse,
+    threads: int = 1,
 ) -> Block:
-    columns = world.columns(num_envs, seed, first_column)
+    columns = world.columns(num_envs, seed, first_column, threads)
     try:
         return Block(columns, make_actor(network, num_envs), steps, seed, pulse)
     except BaseException:
@@ -185,7 +191,10 @@ class Ledger:
 
     def note(self, rollout: Rollout, counters: Mark) -> Mark:
         """A rollout has come in; returns where the columns stand after it."""
-        self.now = counters | latest(self._world.obs_spec, rollout.obs[-1], rollout.first[-1])
+        spec = self._world.obs_spec
+        self.now = counters | latest(spec, rollout.obs[-1], rollout.first[-1])
+        if spec.stack > 1:
+            self.now["before"] = history(spec, rollout)
         if self._world.resume == "replay":
             self._actions.append(rollout.action.copy())
             row = min(int(mark["started"].min()) for mark in (self.published, self.now))
@@ -234,7 +243,12 @@ class Ledger:
         template = {"row": number, "episode": count, "started": count, "ended": flag}
         template |= {"total": np.zeros(self._num_envs), "length": count, "rollouts": number}
         # What an environment keeps of itself is its own affair, and of no fixed shape.
-        fitting(state, template | latest(self._world.obs_spec, obs, flag))
+        spec = self._world.obs_spec
+        template |= latest(spec, obs, flag)
+        if spec.stack > 1:
+            number_kept, (shape, dtype) = spec.history
+            template["before"] = np.zeros((number_kept, self._num_envs, *shape), dtype)
+        fitting(state, template)
         row, ended = int(state["row"]), state["ended"]
         for name in ("row", "started", "length", "rollouts"):
             if not 0 <= state[name].min() <= state[name].max() <= MOST:

@@ -58,7 +58,14 @@ class Memory:
         self.pulses = [memoryview(line.data) for line in lines]
         """of each worker"""
         self.slots = [
-            Rollout.placed(self._array, plan.steps, plan.columns, plan.obs.stored, plan.act.stored)
+            Rollout.placed(
+                self._array,
+                plan.steps,
+                plan.columns,
+                plan.obs.stored,
+                plan.act.stored,
+                plan.obs.history,
+            )
             for _ in range(plan.slots)
         ]
 

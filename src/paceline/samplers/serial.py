@@ -81,18 +81,20 @@ def make_serial(
     blocks: int = 1,
     first_column: int = 0,
     pulse: Pulse | None = None,
+    threads: int = 1,
 ) -> Serial:
-    """`num_envs` columns of a run, in blocks of equal size."""
+    """`num_envs` columns of a run, in blocks of equal size; `threads` step those of a batch."""
     width = num_envs // blocks
     pulse = pulse or still()
     made: list[Block] = []
     try:
         for number in range(blocks):
             first = first_column + number * width
-            made.append(make_block(world, network, width, steps, seed, first, pulse))
+            made.append(make_block(world, network, width, steps, seed, first, pulse, threads))
     except BaseException:
         for block in made:
             block.close()
         raise
-    out = Rollout.allocate(steps, num_envs, world.obs_spec.stored, world.act_spec.stored)
+    obs, act = world.obs_spec, world.act_spec
+    out = Rollout.allocate(steps, num_envs, obs.stored, act.stored, obs.history)
     return Serial(made, [Ledger(world, width) for _ in made], out)

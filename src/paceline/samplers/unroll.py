@@ -11,6 +11,7 @@ from ..errors import Diverged, EnvironmentFailed
 from ..policy.actor import Actor
 from ..rollout import Array, Pulse, Rollout
 from ..spaces import ObservationSpec
+from ..stack import Window
 
 
 class Leaving(Exception):
@@ -24,9 +25,10 @@ def unroll(
     out: Rollout,
     head: Array,
     pulse: Pulse,
+    window: Window | None = None,
 ) -> None:
     """Fill `out`, whose first observations are there; `head[T, B, size]` is scratch space for the
-    parameters of the policy's distributions."""
+    parameters of the policy's distributions, and `window` is for a policy that sees stacks."""
     forward, sample, adapt, step = actor.forward, actor.head.sample, columns.adapt, columns.step
     row = columns.row
     for t in range(out.steps):
@@ -34,7 +36,8 @@ def unroll(
         if pulse[2]:
             raise Leaving
         parameters, action = head[t], out.action[t]
-        forward(out.obs[t], parameters)
+        obs = out.obs[t] if window is None else window.push(out.obs[t], out.first[t])
+        forward(obs, parameters)
         sample(parameters, noise[t], action)
         step(t, adapt(action), out)
     out.logp[:] = actor.head.logp(head, out.action)

@@ -112,7 +112,7 @@ def plan_of(arguments: list[str]) -> Plan:
     config = resolve(file, nested(flags))
     world = look_at(config.env_id, **vars(config.env))
     base = fitted(config, world.obs_spec, world.act_spec)
-    large = bool(world.obs_spec.images) or base.encoder is not None
+    large = bool(world.obs_spec.images) or base.own_encoder is not None
     plan = Plan(
         base=base,
         world=world,

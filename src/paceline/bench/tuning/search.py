@@ -35,7 +35,7 @@ class Search:
     """From the training as it is to the fastest way of running it."""
 
     def __init__(self, plan: Plan, scratch: Path) -> None:
-        network = network_for(plan.base, plan.world.obs_spec, plan.world.act_spec)
+        network = network_for(plan.base, plan.world.obs_spec.seen, plan.world.act_spec)
         choices = choose(plan.base, network)
         self._plan, self._here = plan, available_cpus()
         self.base = replace(plan.shape, threads=choices.threads)

@@ -1,0 +1,96 @@
+"""Atari 2600 by ALE's own vector environment: `atari:Pong`, `atari:MsPacman`.
+
+84 × 84 pixels in grey, every fourth frame, the brighter of the last two; up to 30 idle frames at
+an episode's start (Mnih 2015). Rewards are the game's: what a learner makes of them is its own
+affair (`clip_reward`). An episode is a whole game, not a life (Machado 2018).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from ..errors import BadInput
+from ..rollout import Array
+from .columns import Resume
+from .source import Source, needed, refuse_wrappers
+
+FRAME_SKIP = 4
+FRAMES = 4
+"""That a policy sees."""
+
+
+def environment(
+    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
+) -> Source:
+    """`name` is a game as ALE/Pong-v5 spells it, or as its ROM does; a time limit counts steps."""
+    needed("ale_py", "atari", "atari")
+    refuse_wrappers("atari", wrappers)
+    game = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    if game not in games():
+        near = difflib.get_close_matches(game, games(), n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else "see `paceline list envs atari`"
+        raise BadInput(f"env_id 'atari:{name}' is not a game of ALE's; {hint}")
+    options = dict(kwargs)
+    if time_limit:
+        options["max_num_frames_per_episode"] = time_limit * options.get("frameskip", FRAME_SKIP)
+    stack = 1 if "stack_num" in options else FRAMES
+    return Source(many=partial(AtariBatch, game, options), stack=stack)
+
+
+def games() -> list[str]:
+    from ale_py import roms
+
+    return sorted(roms.get_all_rom_ids())
+
+
+class AtariBatch:
+    """Every episode is given a seed of its own, so that it can be replayed."""
+
+    ends_show_the_next = False
+    resume: Resume = "replay"
+
+    def __init__(
+        self, game: str, options: dict[str, Any], seeds: Sequence[int], threads: int
+    ) -> None:
+        from ale_py.vector_env import AtariVectorEnv
+
+        ours = {"stack_num": 1, "reward_clipping": False, "num_threads": threads}
+        try:
+            self._env = AtariVectorEnv(game, len(seeds), **ours | options)
+        except TypeError as error:
+            raise BadInput(f"env.kwargs is {options}, which atari: refuses: {error}") from None
+        stack, *shape = self._env.single_observation_space.shape or ()
+        self._shape = tuple(shape) if stack == 1 else (stack, *shape)
+        self.observation_space: gym.Space[Any] = gym.spaces.Box(0, 255, self._shape, np.uint8)
+        self.action_space = self._env.single_action_space
+        self._seeds = np.array(seeds)
+
+    def _plain(self, frames: Array) -> Array:
+        return frames.reshape(len(frames), *self._shape)
+
+    def reset(self) -> Any:
+        return self._plain(self._env.reset(seed=self._seeds)[0])
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
+        frames, reward, terminated, truncated, _ = self._env.step(actions)
+        return self._plain(frames), reward, terminated, truncated
+
+    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
+        options = {"reset_mask": which}
+        return self._plain(self._env.reset(seed=np.array(seeds), options=options)[0])
+
+    def state(self) -> dict[str, Array]:
+        return {}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        raise AssertionError("its episodes are replayed")
+
+    def close(self) -> None:
+        self._env.close()

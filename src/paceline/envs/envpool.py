@@ -1,0 +1,99 @@
+"""EnvPool's environments, any by its id: `envpool:HalfCheetah-v5`, `envpool:Pong-v5`.
+
+They are seeded when they are made, and neither their state nor a seed for an episode can be given:
+a resumed run begins new episodes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from ..errors import BadInput
+from ..rollout import Array
+from .columns import Resume
+from .source import Source, needed, refuse_wrappers
+
+STACK = "stack_num"
+MISSION = "mission"
+"""MiniGrid's task in words, which no policy here reads."""
+
+
+def environment(
+    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
+) -> Source:
+    envpool = needed("envpool", "envpool", "envpool")
+    refuse_wrappers("envpool", wrappers)
+    known = envpool.list_all_envs()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else "see `paceline list envs envpool`"
+        raise BadInput(f"env_id 'envpool:{name}' is not a task of EnvPool's; {hint}")
+    limit = {"max_episode_steps": time_limit} if time_limit else {}
+    stacks = STACK in envpool.make_spec(name).config._fields and STACK not in kwargs
+    return Source(many=partial(EnvPoolBatch, name, kwargs | limit), stack=4 if stacks else 1)
+
+
+class EnvPoolBatch:
+    ends_show_the_next = False
+    resume: Resume = "none"
+
+    def __init__(
+        self, task: str, kwargs: dict[str, Any], seeds: Sequence[int], threads: int
+    ) -> None:
+        import envpool
+
+        ours: dict[str, Any] = {"num_envs": len(seeds), "seed": seeds[0], "num_threads": threads}
+        options = envpool.make_spec(task).config._fields
+        if STACK in options:  # frames are stacked here, where each is stored once
+            ours[STACK] = 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._env = envpool.make_gymnasium(task, **ours | kwargs)
+        except (TypeError, ValueError, AssertionError) as error:
+            raise BadInput(
+                f"env.kwargs is {kwargs}, which envpool:{task} refuses: {error}"
+            ) from None
+        shown = self._env.observation_space
+        self._parts = None
+        if isinstance(shown, gym.spaces.Dict):
+            self._parts = [key for key in shown.spaces if key != MISSION]
+            shown = gym.spaces.Dict({key: shown.spaces[key] for key in self._parts})
+        self._grey = isinstance(shown, gym.spaces.Box) and len(shown.shape) == 3
+        self._grey = self._grey and shown.shape[0] == 1 and shown.dtype == np.uint8
+        if self._grey:
+            shown = gym.spaces.Box(0, 255, shown.shape[1:], np.uint8)
+        self.observation_space: gym.Space[Any] = shown
+        self.action_space: gym.Space[Any] = self._env.action_space
+        self._dtype = self.action_space.dtype
+
+    def _shown(self, obs: Any) -> Any:
+        if self._parts is not None:
+            return {key: obs[key] for key in self._parts}
+        return obs[:, 0] if self._grey else obs
+
+    def reset(self) -> Any:
+        return self._shown(self._env.reset()[0])
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
+        obs, *rest, _ = self._env.step(actions.astype(self._dtype, copy=False))
+        return self._shown(obs), *rest
+
+    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
+        raise AssertionError("its episodes can't be given a seed")
+
+    def state(self) -> dict[str, Array]:
+        return {}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        raise AssertionError("its state can't be restored")
+
+    def close(self) -> None:
+        self._env.close()

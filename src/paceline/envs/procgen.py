@@ -1,0 +1,121 @@
+"""Procgen's sixteen games: `procgen:coinrun`, with `num_levels`, `start_level` and
+`distribution_mode` (easy, hard, …) among `--env.kwargs`.
+
+Procgen keeps an episode's last observation to itself and shows the next one's first in its place,
+and does not tell a time limit from a real end. So each end counts as a termination, whose
+successor has no value, and no row is spent on resetting.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from ..errors import BadInput
+from ..rollout import Array
+from .columns import Resume
+from .source import Source, refuse_wrappers
+
+GAMES = (
+    *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot"),
+    *("heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot"),
+)
+ALL_LEVELS = {"num_levels": 0, "start_level": 0}
+
+
+def environment(
+    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
+) -> Source:
+    """A policy that learnt on some levels is evaluated on all, too."""
+    refuse_wrappers("procgen", wrappers)
+    if name not in GAMES:
+        near = difflib.get_close_matches(name, GAMES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(GAMES)}"
+        raise BadInput(f"env_id 'procgen:{name}' does not exist; {hint}")
+    if time_limit:
+        raise BadInput(
+            f"env.time_limit is {time_limit}, and procgen: has time limits of its own that can't "
+            "be changed; leave it out"
+        )
+    _library()
+    some = kwargs.get("num_levels", 0)
+    elsewhere = {"all_levels": kwargs | ALL_LEVELS} if some else {}
+    return Source(many=partial(ProcgenBatch, name, kwargs), elsewhere=elsewhere)
+
+
+def _library() -> Any:
+    """Procgen's gym3 interface. At import it registers with a `gym` that nothing here needs."""
+    if "procgen" in sys.modules:
+        return sys.modules["procgen"]
+    stand_in = ModuleType("gym"), ModuleType("gym.envs"), ModuleType("gym.envs.registration")
+    stand_in[2].register = lambda *_, **__: None  # type: ignore[attr-defined]
+    ours = {module.__name__: module for module in stand_in if module.__name__ not in sys.modules}
+    sys.modules.update(ours)
+    try:
+        return import_module("procgen")
+    except ImportError as error:
+        raise BadInput(
+            f"procgen: needs packages that are not installed ({error}); make extras installs them, "
+            "as does pip install cffi, then pip install --no-deps procgen-mirror==0.10.7 "
+            "gym3==0.3.3 (without --no-deps they would replace numpy by an old one)"
+        ) from None
+    finally:
+        for name in ours:
+            with suppress(KeyError):
+                del sys.modules[name]
+
+
+class ProcgenBatch:
+    ends_show_the_next = True
+    resume: Resume = "state"
+
+    def __init__(
+        self, game: str, kwargs: dict[str, Any], seeds: Sequence[int], threads: int
+    ) -> None:
+        ours = {"rand_seed": seeds[0], "num_threads": threads if threads > 1 else 0}
+        try:
+            self._env = _library().ProcgenGym3Env(len(seeds), game, **ours | kwargs)
+        except (TypeError, AssertionError) as error:
+            raise BadInput(f"env.kwargs is {kwargs}, which procgen: refuses: {error}") from None
+        self.observation_space: gym.Space[Any] = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+        self.action_space: gym.Space[Any] = gym.spaces.Discrete(15)
+        self._never = np.zeros(len(seeds), np.bool_)
+
+    def reset(self) -> Any:
+        return self._env.observe()[1]["rgb"]
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
+        self._env.act(actions)
+        reward, obs, first = self._env.observe()
+        return obs["rgb"], reward, first, self._never
+
+    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
+        raise AssertionError("its state is restored, not replayed")
+
+    def state(self) -> dict[str, Array]:
+        """Of each environment its bytes, behind their number."""
+        found = self._env.get_state()
+        sizes = np.array([len(one) for one in found], np.int64)
+        return {"sizes": sizes, "bytes": np.frombuffer(b"".join(found), np.uint8).copy()}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        try:
+            sizes, packed = state["sizes"], state["bytes"]
+        except KeyError as error:
+            raise ValueError(f"the state lacks {error}") from None
+        if len(sizes) != len(self._never) or sizes.min() < 1 or sizes.sum() != len(packed):
+            raise ValueError(f"the state of {len(sizes)} environments has {len(packed)} bytes")
+        pieces = np.split(packed, np.cumsum(sizes)[:-1])
+        self._env.set_state([piece.tobytes() for piece in pieces])
+
+    def close(self) -> None:
+        self._env.close()
