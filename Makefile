@@ -18,7 +18,7 @@ CASES ?=
 PEERS := .venv-peers/bin
 PEERS_PIP := $(PEERS)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install $(TRAIN) $(TIMED) scale bench compare evaluate test test-all check bench-speed \
+.PHONY: install extras $(TRAIN) $(TIMED) scale bench compare evaluate test test-all check bench-speed \
 	bench-peers docs tensorboard clean
 
 install: .venv/.installed
@@ -31,7 +31,17 @@ install: .venv/.installed
 	@$(PIP) -e .
 	@touch $@
 
-.venv/.installed-dev: .venv/.installed
+# Every suite of environments. What Procgen asks for would replace numpy by an old one.
+.venv/.installed-extras: .venv/.installed
+	@echo "installing the suites of environments (once)"
+	@$(PIP) -e '.[suites]'
+	@$(PIP) --no-deps procgen-mirror==0.10.7 gym3==0.3.3 || \
+		echo "Procgen has no build for this machine, and is left out"
+	@touch $@
+
+extras: .venv/.installed-extras
+
+.venv/.installed-dev: .venv/.installed-extras
 	@$(PIP) -e '.[dev]'
 	@touch $@
 

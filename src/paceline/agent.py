@@ -99,7 +99,7 @@ def published(network: NetworkSpec, weights: dict[str, Array]) -> Array:
     """Named weights, in the module's order, as the flat array that actors read."""
     parts = [weights[name] for name in ("obs_mean", "obs_scale") if name in weights]
     for name, weight in weights.items():
-        if name.startswith("policy."):
+        if name.startswith("policy.") or (network.acts_with_value and name.startswith("value_")):
             parts.append(weight.transpose(stored_as(weight.ndim)).ravel())
     return np.concatenate(parts).astype(np.float32, copy=False)
 

@@ -109,7 +109,9 @@ def build(
         learner_cpus, worker_cpus = cpus_of(config, choices.threads)
         stack.enter_context(bound(learner_cpus))
         learner = _learner(config, network, sync, choices, world.obs_spec)
-        if choices.compiled and not _all_warmed_up(learner, blank_rollout(config, world), config):
+        if choices.compiled and not _all_warmed_up(
+            learner, blank_rollout(config, world, network), config
+        ):
             choices = replace(choices, compiled=False)
             learner = _learner(config, network, sync, choices, world.obs_spec)
         sampler = None
@@ -142,6 +144,7 @@ def make_sampler(
             first_column=first,
             pulse=sync.pulse,
             threads=max(1, available_cpus() // local_size(config.processes)),
+            values=_tells_value(config, network),
         )
     crew, memory = hire(
         world,
@@ -157,17 +160,23 @@ def make_sampler(
         timeout=seconds(config.worker_timeout),
         max_restarts=config.max_restarts,
         pulse=sync.pulse,
+        values=_tells_value(config, network),
     )
     if config.sampling == "stream":
-        return Stream(crew, memory, blank_rollout(config, world), config.max_lag)
+        return Stream(crew, memory, blank_rollout(config, world, network), config.max_lag)
     return Workers(crew, memory)
 
 
-def blank_rollout(config: Config, world: World) -> Rollout:
+def _tells_value(config: Config, network: NetworkSpec) -> bool:
+    """Whether actors give the value of what they see to a learner that need not compute it."""
+    return network.acts_with_value and not config.algorithm.off_policy
+
+
+def blank_rollout(config: Config, world: World, network: NetworkSpec) -> Rollout:
     """A rollout of the right shapes, with nothing in it."""
-    obs, act = world.obs_spec, world.act_spec
+    obs, act, values = world.obs_spec, world.act_spec, _tells_value(config, network)
     blank = Rollout.allocate(
-        config.rollout_steps, config.columns, obs.stored, act.stored, obs.history
+        config.rollout_steps, config.columns, obs.stored, act.stored, obs.history, values
     )
     for array in blank.arrays().values():
         array[...] = np.zeros((), array.dtype)

@@ -286,8 +286,16 @@ def _list(arguments: list[str]) -> int:
     if _asks_for_help(arguments):
         print(USAGE, end="")
         return 0
-    from .listing import LISTS
+    from .listing import LISTS, environments
+    from .registry import SUITES
 
+    if arguments[:1] == ["envs"] and arguments[1:]:
+        for suite in arguments[1:]:
+            if suite not in SUITES:
+                raise BadInput(f"{suite}: there is no such suite; there are {', '.join(SUITES)}")
+        for suite in arguments[1:]:
+            print("\n".join(environments(suite)))
+        return 0
     wanted = arguments or list(LISTS)
     for name in wanted:
         if name not in LISTS:

@@ -148,8 +148,10 @@ def _play(
     while missing:
         row.turn()
         columns.pulse[0] += 1
-        obs = row.obs[0] if window is None else window.push(row.obs[0], row.first[0])
+        obs = row.obs[0] if window is None else window.show(row.obs[0], row.first[0])
         actor.forward(obs, parameters)
+        if window is not None:
+            window.shift()
         if sample:
             noise = actor.head.noise(EVALUATION_SEED, columns.row, 0, width, 1)[0]
             actor.head.sample(parameters, noise, row.action[0])

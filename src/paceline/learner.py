@@ -205,6 +205,9 @@ class Learner:
 
     def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:
         """Values of all observations, and where they are asked for log π − log μ of all actions."""
+        if rollout.value.size and not self._algorithm.off_policy:
+            value = torch.from_numpy(rollout.value).to(self._device).reshape(-1, 1)
+            return value, np.zeros((), np.float32)
         size = kept // self._plan.minibatches if self._frames else len(inputs[0])
         values, logps = [], []
         with torch.no_grad():
@@ -352,8 +355,7 @@ class Learner:
         seen = []
         for name, given in zip(self._stored.parts, inputs, strict=True):
             if name in self._frames:
-                rows = self._frames[name].index_select(0, given.flatten())
-                given = together(rows, self._stored) if self._stored.stack > 1 else rows
+                given = gathered(self._frames[name], given, self._stored)
             seen.append(given)
         return tuple(seen)
 
@@ -416,3 +418,16 @@ class Learner:
 def _pieces(parts: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
     """Rows of several tensors, `size` at a time."""
     return zip(*(part.split(size) for part in parts), strict=True)  # type: ignore[no-untyped-call]
+
+
+def gathered(frames: torch.Tensor, places: torch.Tensor, spec: ObservationSpec) -> torch.Tensor:
+    """The pictures [R, ...] whose observations lie at `places[R, S]`.
+
+    Grey ones side by side in memory, pixel by pixel, as convolutions read them.
+    """
+    if spec.stack == 1:
+        return frames.index_select(0, places.flatten())
+    if frames.ndim == 3:
+        one_by_one = [frames.index_select(0, column) for column in places.unbind(1)]
+        return torch.stack(one_by_one, -1).movedim(-1, 1)
+    return together(frames.index_select(0, places.flatten()), spec)

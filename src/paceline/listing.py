@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 from .registry import ALGORITHMS, SAMPLERS, SUITES, SYNCS
@@ -19,6 +20,13 @@ def _presets() -> Lines:
     for path in sorted((Path(__file__).parent / "presets").glob("*/*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         yield f"{path.parent.name} {path.stem}", first.removeprefix("#").strip()
+
+
+def environments(suite: str) -> list[str]:
+    """Every env_id of a suite, which is imported for it."""
+    module = import_module(SUITES[suite][0].partition(":")[0])
+    prefix = "" if suite == "gym" else f"{suite}:"
+    return [prefix + name for name in module.names()]
 
 
 LISTS: dict[str, Callable[[], Lines]] = {

@@ -62,6 +62,8 @@ class Rollout:
     """[B] number of the weights that acted"""
     column: Array
     """[B] which columns these are, over all ranks"""
+    value: Array
+    """[T+1, B] of each observation, by the policy that acted; empty where it does not tell"""
     before: Array
     """[S-1, B, ...] what the first stacks saw before `obs[0]`, where S observations make a stack"""
     episodes: list[Episode] = field(default_factory=list)
@@ -73,9 +75,10 @@ class Rollout:
         obs: Stored,
         action: Stored,
         history: tuple[int, Stored] = NO_HISTORY,
+        values: bool = False,
     ) -> Rollout:
         """An unwritten rollout; `obs` and `action` are what one of each is stored as."""
-        return Rollout.placed(np.empty, steps, columns, obs, action, history).wiped()
+        return Rollout.placed(np.empty, steps, columns, obs, action, history, values).wiped()
 
     @staticmethod
     def placed(
@@ -85,6 +88,7 @@ class Rollout:
         obs: Stored,
         action: Stored,
         history: tuple[int, Stored] = NO_HISTORY,
+        values: bool = False,
     ) -> Rollout:
         """A rollout of arrays that `empty` makes, in the order of the fields."""
 
@@ -102,6 +106,7 @@ class Rollout:
             valid=rows(steps, (), np.bool_),
             version=empty((columns,), np.int64),
             column=empty((columns,), np.int64),
+            value=rows(steps + 1 if values else 0, (), np.float32),
             before=rows(history[0], *history[1]),
         )
 

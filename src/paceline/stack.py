@@ -26,25 +26,28 @@ class Window:
         self._parts = spec.seen.split(self._seen)
         self._slots = apart(self._parts[self._name], spec)
 
-    def push(self, obs: Array, first: Array) -> Array:
-        """The stacks that end in `obs[B]`, as the policy takes them; good until the next call."""
+    def show(self, obs: Array, first: Array) -> Array:
+        """The stacks that end in `obs[B]`, as the policy takes them; good until `shift`."""
         for name, part in self._spec.split(obs).items():
             if name == self._name:
-                self._slots[:, :-1] = self._slots[:, 1:]
                 self._slots[:, -1] = part
                 self._slots[first] = part[first][:, None]
             else:
                 self._parts[name][...] = part
         return self._seen
 
+    def shift(self) -> None:
+        """Make room for the next observation."""
+        self._slots[:, :-1] = self._slots[:, 1:]
+
     @property
     def before(self) -> Array:
         """[S-1, B, ...] what the next stacks begin with."""
-        return self._slots[:, 1:].swapaxes(0, 1)
+        return self._slots[:, :-1].swapaxes(0, 1)
 
     @before.setter
     def before(self, frames: Array) -> None:
-        self._slots[:, 1:] = frames.swapaxes(0, 1)
+        self._slots[:, :-1] = frames.swapaxes(0, 1)
 
 
 def places(first: Array, stack: int) -> Array:

@@ -29,7 +29,7 @@ LAYERS = [
     {"start"},
     {"running", "saved"},
     {"session", "ranks"},
-    {"bench", "doctor", "flags", "listing", "cli", "__main__"},
+    {"bench", "doctor", "checking", "flags", "listing", "cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

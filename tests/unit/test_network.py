@@ -169,14 +169,19 @@ def test_images_reach_the_network_with_their_channels_first_and_between_zero_and
     obs = observation_spec(spaces.Box(0, 255, shape, np.uint8))
     assert obs.leaves[0].channels_first == first
     spec = NetworkSpec(obs, ACT["discrete"])
-    pixels = ActorCritic(spec).policy.trunk[0]
+    pixels, first_layer, *_ = ActorCritic(spec).policy.trunk
     image = torch.randint(256, (2, *shape), dtype=torch.uint8, generator=torch.Generator())
     expected = image.double() / 255
     if len(shape) == 2:
         expected = expected[:, None]
     elif not first:
         expected = expected.movedim(-1, 1)
-    torch.testing.assert_close(pixels(image).double(), expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(pixels(image).double() * pixels.scale, expected, rtol=0, atol=1e-7)
+    # The division is left to the first layer, which has fewer numbers to divide.
+    convolved = torch.nn.functional.conv2d(
+        expected, first_layer.weight.double(), first_layer.bias.double(), padding=1
+    )
+    torch.testing.assert_close(first_layer(pixels(image)).double(), convolved, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("obs", ["vector", "discrete"])

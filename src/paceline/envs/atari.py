@@ -8,7 +8,6 @@ affair (`clip_reward`). An episode is a whole game, not a life (Machado 2018).
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .source import Source, needed, refuse_wrappers
+from .source import Source, needed, refusal, refuse_own, refuse_wrappers
 
 FRAME_SKIP = 4
 FRAMES = 4
@@ -30,11 +29,12 @@ def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:
     """`name` is a game as ALE/Pong-v5 spells it, or as its ROM does; a time limit counts steps."""
-    needed("ale_py", "atari", "atari")
     refuse_wrappers("atari", wrappers)
-    game = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    if game not in games():
-        near = difflib.get_close_matches(game, games(), n=3, cutoff=0.5)
+    refuse_own("atari", kwargs, ("num_envs", "batch_size", "num_threads", "autoreset_mode"))
+    games = {_plain(game): game for game in _games()}
+    game = games.get(_plain(name))
+    if game is None:
+        near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "see `paceline list envs atari`"
         raise BadInput(f"env_id 'atari:{name}' is not a game of ALE's; {hint}")
     options = dict(kwargs)
@@ -44,7 +44,19 @@ def environment(
     return Source(many=partial(AtariBatch, game, options), stack=stack)
 
 
-def games() -> list[str]:
+def names() -> list[str]:
+    """Of all games, as ALE/Pong-v5 spells them."""
+    return ["".join(part.capitalize() for part in game.split("_")) for game in _games()]
+
+
+def _plain(name: str) -> str:
+    """What a game's spellings have in common."""
+    return name.replace("_", "").lower()
+
+
+def _games() -> list[str]:
+    """As their ROMs are called."""
+    needed("ale_py", "atari", "atari")
     from ale_py import roms
 
     return sorted(roms.get_all_rom_ids())
@@ -64,8 +76,8 @@ class AtariBatch:
         ours = {"stack_num": 1, "reward_clipping": False, "num_threads": threads}
         try:
             self._env = AtariVectorEnv(game, len(seeds), **ours | options)
-        except TypeError as error:
-            raise BadInput(f"env.kwargs is {options}, which atari: refuses: {error}") from None
+        except (TypeError, ValueError, gym.error.Error) as error:
+            raise refusal("atari", options, error) from None
         stack, *shape = self._env.single_observation_space.shape or ()
         self._shape = tuple(shape) if stack == 1 else (stack, *shape)
         self.observation_space: gym.Space[Any] = gym.spaces.Box(0, 255, self._shape, np.uint8)
@@ -93,4 +105,4 @@ class AtariBatch:
         raise AssertionError("its episodes are replayed")
 
     def close(self) -> None:
-        self._env.close()
+        self.__dict__.pop("_env", None)  # its threads end with it, not with its close()

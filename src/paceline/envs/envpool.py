@@ -18,9 +18,9 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .source import Source, needed, refuse_wrappers
+from .source import Source, needed, refusal, refuse_own, refuse_wrappers
 
-STACK = "stack_num"
+SEEDS, STACK = ("seed", "env_seed"), "stack_num"
 MISSION = "mission"
 """MiniGrid's task in words, which no policy here reads."""
 
@@ -28,16 +28,22 @@ MISSION = "mission"
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:
-    envpool = needed("envpool", "envpool", "envpool")
     refuse_wrappers("envpool", wrappers)
-    known = envpool.list_all_envs()
+    refuse_own("envpool", kwargs, ("num_envs", "batch_size", "num_threads", *SEEDS, "task"))
+    known = names()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "see `paceline list envs envpool`"
         raise BadInput(f"env_id 'envpool:{name}' is not a task of EnvPool's; {hint}")
     limit = {"max_episode_steps": time_limit} if time_limit else {}
+    import envpool
+
     stacks = STACK in envpool.make_spec(name).config._fields and STACK not in kwargs
     return Source(many=partial(EnvPoolBatch, name, kwargs | limit), stack=4 if stacks else 1)
+
+
+def names() -> list[str]:
+    return sorted(needed("envpool", "envpool", "envpool").list_all_envs())
 
 
 class EnvPoolBatch:
@@ -49,19 +55,18 @@ class EnvPoolBatch:
     ) -> None:
         import envpool
 
-        ours: dict[str, Any] = {"num_envs": len(seeds), "seed": seeds[0], "num_threads": threads}
+        ours: dict[str, Any] = {"num_envs": len(seeds), "num_threads": threads}
         options = envpool.make_spec(task).config._fields
+        ours |= {"env_seed": list(seeds)} if "env_seed" in options else {"seed": seeds[0]}
         if STACK in options:  # frames are stacked here, where each is stored once
             ours[STACK] = 1
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._env = envpool.make_gymnasium(task, **ours | kwargs)
+                shown = self._env.observation_space
         except (TypeError, ValueError, AssertionError) as error:
-            raise BadInput(
-                f"env.kwargs is {kwargs}, which envpool:{task} refuses: {error}"
-            ) from None
-        shown = self._env.observation_space
+            raise refusal("envpool", kwargs, error) from None
         self._parts = None
         if isinstance(shown, gym.spaces.Dict):
             self._parts = [key for key in shown.spaces if key != MISSION]
@@ -96,4 +101,4 @@ class EnvPoolBatch:
         raise AssertionError("its state can't be restored")
 
     def close(self) -> None:
-        self._env.close()
+        self.__dict__.pop("_env", None)  # its threads end with it, not with its close()

@@ -24,6 +24,10 @@ from .source import Source
 log = logging.getLogger("paceline")
 
 
+def names() -> list[str]:
+    return sorted(gym.registry)
+
+
 def environment(
     env_id: str | Callable[..., gym.Env[Any, Any]],
     kwargs: dict[str, Any],

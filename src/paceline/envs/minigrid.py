@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import gymnasium as gym
@@ -11,28 +12,34 @@ from .gym import environment as gym_environment
 from .source import Source, needed
 
 MISSION = "mission"
+FAMILIES = ("MiniGrid-", "BabyAI-")
 
 
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:
-    needed("minigrid", "minigrid", "minigrid")
-    own = f"{__name__}:Silent"
-    return gym_environment(full_name(name), kwargs, time_limit, (own, *wrappers))
-
-
-def full_name(name: str) -> str:
-    """The id under which MiniGrid registers it."""
-    for found in (name, f"MiniGrid-{name}-v0", f"{name}-v0"):
-        if found in names():
-            return found
-    raise BadInput(f"env_id 'minigrid:{name}' does not exist; see `paceline list envs minigrid`")
+    registered = _registered()
+    short = _short(name)
+    if short not in registered:
+        near = difflib.get_close_matches(short, registered, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else "see `paceline list envs minigrid`"
+        raise BadInput(f"env_id 'minigrid:{name}' does not exist; {hint}")
+    silent = f"{__name__}:Silent"
+    return gym_environment(registered[short], kwargs, time_limit, (silent, *wrappers))
 
 
 def names() -> list[str]:
-    import minigrid  # noqa: F401  registers them
+    return sorted(_registered())
 
-    return sorted(name for name in gym.registry if name.startswith(("MiniGrid-", "BabyAI-")))
+
+def _registered() -> dict[str, str]:
+    """Gymnasium's ids, by what is left of them without what all have in common."""
+    needed("minigrid", "minigrid", "minigrid")  # which registers them
+    return {_short(name): name for name in gym.registry if name.startswith(FAMILIES)}
+
+
+def _short(name: str) -> str:
+    return name.removeprefix(FAMILIES[0]).removesuffix("-v0")
 
 
 class Silent(gym.ObservationWrapper[Any, Any, Any]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,12 +24,22 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .source import Source, refuse_wrappers
+from .source import Source, refusal, refuse_own, refuse_wrappers
 
 GAMES = (
     *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot"),
     *("heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot"),
 )
+MODES = {
+    "easy": GAMES,
+    "hard": GAMES,
+    "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
+    "memory": ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
+    "exploration": (
+        *("coinrun", "caveflyer", "leaper", "jumper", "maze", "heist", "climber", "ninja"),
+    ),
+}
+"""Which games have them."""
 ALL_LEVELS = {"num_levels": 0, "start_level": 0}
 
 
@@ -47,9 +58,29 @@ def environment(
             "be changed; leave it out"
         )
     _library()
+    _check(name, kwargs)
     some = kwargs.get("num_levels", 0)
     elsewhere = {"all_levels": kwargs | ALL_LEVELS} if some else {}
     return Source(many=partial(ProcgenBatch, name, kwargs), elsewhere=elsewhere)
+
+
+def _check(game: str, kwargs: dict[str, Any]) -> None:
+    """What the library would end the process for."""
+    refuse_own("procgen", kwargs, ("num", "env_name", "rand_seed", "num_threads", "resource_root"))
+    for key in ALL_LEVELS:
+        value = kwargs.get(key, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+            raise BadInput(f"env.kwargs: {key} is {value!r}; write a whole number, 0 or more")
+    mode = kwargs.get("distribution_mode", "hard")
+    modes = [mode for mode, having in MODES.items() if game in having]
+    if mode not in modes:
+        raise BadInput(
+            f"env.kwargs: distribution_mode is {mode!r}, and {game} has {', '.join(modes)}"
+        )
+
+
+def names() -> list[str]:
+    return list(GAMES)
 
 
 def _library() -> Any:
@@ -81,11 +112,12 @@ class ProcgenBatch:
     def __init__(
         self, game: str, kwargs: dict[str, Any], seeds: Sequence[int], threads: int
     ) -> None:
+        self._game = game
         ours = {"rand_seed": seeds[0], "num_threads": threads if threads > 1 else 0}
         try:
             self._env = _library().ProcgenGym3Env(len(seeds), game, **ours | kwargs)
-        except (TypeError, AssertionError) as error:
-            raise BadInput(f"env.kwargs is {kwargs}, which procgen: refuses: {error}") from None
+        except Exception as error:
+            raise refusal("procgen", kwargs, error) from None
         self.observation_space: gym.Space[Any] = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
         self.action_space: gym.Space[Any] = gym.spaces.Discrete(15)
         self._never = np.zeros(len(seeds), np.bool_)
@@ -105,15 +137,22 @@ class ProcgenBatch:
         """Of each environment its bytes, behind their number."""
         found = self._env.get_state()
         sizes = np.array([len(one) for one in found], np.int64)
-        return {"sizes": sizes, "bytes": np.frombuffer(b"".join(found), np.uint8).copy()}
+        packed = np.frombuffer(b"".join(found), np.uint8).copy()
+        return {"sizes": sizes, "bytes": packed, "check": self._checksum(packed)}
+
+    def _checksum(self, packed: Array) -> Array:
+        """The library ends the process for a state that is not its own, or another game's."""
+        return np.array(zlib.crc32(packed.data, zlib.crc32(self._game.encode())), np.int64)
 
     def restore(self, state: dict[str, Array]) -> None:
         try:
-            sizes, packed = state["sizes"], state["bytes"]
+            sizes, packed, check = state["sizes"], state["bytes"], state["check"]
         except KeyError as error:
             raise ValueError(f"the state lacks {error}") from None
         if len(sizes) != len(self._never) or sizes.min() < 1 or sizes.sum() != len(packed):
             raise ValueError(f"the state of {len(sizes)} environments has {len(packed)} bytes")
+        if check != self._checksum(packed):
+            raise ValueError(f"it is damaged, or not of procgen:{self._game}")
         pieces = np.split(packed, np.cumsum(sizes)[:-1])
         self._env.set_state([piece.tobytes() for piece in pieces])
 

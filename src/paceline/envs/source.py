@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -33,6 +33,21 @@ def needed(module: str, suite: str, extra: str) -> Any:
             f"{suite}: needs a package that is not installed ({error}); install it with "
             f"pip install 'paceline[{extra}]', or everything with make extras"
         ) from None
+
+
+def refuse_own(suite: str, kwargs: Mapping[str, Any], own: Iterable[str]) -> None:
+    """Keyword arguments that are not the user's to give."""
+    for name in own:
+        if name in kwargs:
+            raise BadInput(
+                f"env.kwargs has {name}, which Paceline gives {suite}: itself; leave it out"
+            )
+
+
+def refusal(suite: str, kwargs: Mapping[str, Any], error: Exception) -> BadInput:
+    """A suite's own objection to its keyword arguments, in one line."""
+    said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    return BadInput(f"env.kwargs is {dict(kwargs)}, which {suite}: refuses: {said}")
 
 
 def refuse_wrappers(suite: str, wrappers: tuple[str, ...]) -> None:

@@ -134,6 +134,10 @@ WORLDS: dict[str, type[gym.Env[Any, Any]]] = {
 }
 
 
+def names() -> list[str]:
+    return list(WORLDS)
+
+
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:

@@ -53,8 +53,11 @@ class VecEnv:
         """The latest observations, as the environment gives them."""
         obs = self._row.obs[1]
         if self._window is not None:
-            obs = self._window.push(obs, self._row.first[1])
-        return obs.copy() if self._adapter is None else self._adapter.read(obs)
+            obs = self._window.show(obs, self._row.first[1])
+        found = obs.copy() if self._adapter is None else self._adapter.read(obs)
+        if self._window is not None:
+            self._window.shift()
+        return found
 
     def reset(self) -> Any:
         """Begin an episode in every column and return the first observations."""

@@ -24,8 +24,11 @@ class Actor(Protocol):
     def load(self, weights: Array) -> None:
         """Act with these published weights from now on; they may be viewed, not changed."""
 
-    def forward(self, obs: Array, out: Array) -> None:
-        """The distribution's parameters [R, size] for stored observations [R, ...]."""
+    def forward(self, obs: Array, out: Array, value: Array | None = None) -> None:
+        """The distribution's parameters [R, size] for stored observations [R, ...].
+
+        Their values [R] too, where the network acts with value and they are asked for.
+        """
 
 
 class NumpyActor:
@@ -58,7 +61,7 @@ class NumpyActor:
         *hidden, self._last = layers
         self._layers = [(*pair, y) for pair, y in zip(hidden, self._buffers, strict=True)]
 
-    def forward(self, obs: Array, out: Array) -> None:
+    def forward(self, obs: Array, out: Array, value: Array | None = None) -> None:
         product: Callable[..., Any] = np.dot
         x = obs if self._part is None else obs[self._part]
         if self._discrete:

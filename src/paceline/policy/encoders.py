@@ -64,9 +64,12 @@ class OneHotLinear(nn.Linear):
 
 
 class Pixels(nn.Module):
-    """Images as they are stored → [R, channels, height, width], floats, channels last in memory."""
+    """Images as they are stored → [R, channels, height, width], floats, channels last in memory.
 
-    def __init__(self, spec: Leaf) -> None:
+    Bytes are divided by 255, unless the layer after it does so.
+    """
+
+    def __init__(self, spec: Leaf, scaled: bool = True) -> None:
         super().__init__()
         grey = len(spec.shape) == 2
         self._grey, self._channels_first = grey, spec.channels_first or grey
@@ -76,15 +79,30 @@ class Pixels(nn.Module):
             else (*spec.shape, 1)[:3]
         )
         self.size = (channels, height, width)
-        self._scale = 1 / 255 if spec.dtype == "uint8" else 1.0
+        self.scale = 1 / 255 if spec.dtype == "uint8" else 1.0
+        self._scaled = scaled and self.scale != 1.0
 
     def forward(self, image: Tensor) -> Tensor:
         if self._grey:
             image = image.unsqueeze(-3)
         if not self._channels_first:
             image = image.permute(0, 3, 1, 2)
-        image = image.to(torch.float32, memory_format=torch.channels_last)
-        return image * self._scale if self._scale != 1 else image
+        image = image.contiguous(memory_format=torch.channels_last).to(torch.float32)
+        return image * self.scale if self._scaled else image
+
+
+class FirstConv(nn.Conv2d):
+    """Scales its few weights instead of all the pixels."""
+
+    def __init__(
+        self, scale: float, before: int, channels: int, kernel: int, stride: int, padding: int
+    ) -> None:
+        super().__init__(before, channels, kernel, stride, padding)
+        self._scale = scale
+
+    def forward(self, image: Tensor) -> Tensor:
+        weight = self.weight * self._scale if self._scale != 1 else self.weight
+        return functional.conv2d(image, weight, self.bias, self.stride, self.padding)
 
 
 class Residual(nn.Module):
@@ -101,9 +119,9 @@ class Residual(nn.Module):
 class Stage(nn.Sequential):
     """A convolution, half the resolution, two residual blocks."""
 
-    def __init__(self, before: int, channels: int) -> None:
+    def __init__(self, scale: float, before: int, channels: int) -> None:
         super().__init__(
-            nn.Conv2d(before, channels, 3, padding=1),
+            FirstConv(scale, before, channels, 3, 1, 1),
             nn.MaxPool2d(3, 2, 1),
             Residual(channels),
             Residual(channels),
@@ -166,15 +184,16 @@ def make_trunk(spec: NetworkSpec) -> tuple[Trunk, int]:
 def _convolutions(
     image: Leaf, pictures: Pictures | None, activation: type[nn.Module]
 ) -> tuple[list[nn.Module], int]:
-    pixels = Pixels(image)
+    pixels = Pixels(image, scaled=pictures == "mlp")
     channels, *sides = pixels.size
     layers: list[nn.Module] = [pixels]
+    scale = pixels.scale
     if pictures is None:
         pictures = "nature" if min(sides) >= SMALLEST_FOR_NATURE else "small"
     if pictures == "impala":
         for wider in IMPALA:
-            layers.append(Stage(channels, wider))
-            channels, sides = wider, [(side + 1) // 2 for side in sides]
+            layers.append(Stage(scale, channels, wider))
+            scale, channels, sides = 1.0, wider, [(side + 1) // 2 for side in sides]
         return [*layers, nn.ReLU(), nn.Flatten()], channels * math.prod(sides)
     if pictures == "nature" and min(sides) < SMALLEST_FOR_NATURE:
         raise BadInput(
@@ -182,8 +201,8 @@ def _convolutions(
             f"more, and these are {sides[0]} × {sides[1]}; write --encoder small, or impala"
         )
     for conv in PLAIN[pictures]:
-        layers += [nn.Conv2d(channels, *conv), activation()]
-        channels = conv.channels
+        layers += [FirstConv(scale, channels, *conv), activation()]
+        scale, channels = 1.0, conv.channels
         sides = [(side + 2 * conv.padding - conv.kernel) // conv.stride + 1 for side in sides]
     return [*layers, nn.Flatten()], channels * math.prod(sides)
 

@@ -42,7 +42,8 @@ class Flat:
 
     def __init__(self, module: ActorCritic, device: torch.device) -> None:
         self.layout = Layout(module)
-        acting = sum(parameter.numel() for parameter in module.policy.parameters())
+        acts = module if module.spec.acts_with_value else module.policy
+        acting = sum(parameter.numel() for parameter in acts.parameters())
         normalizer = module.spec.normalizer_size
         self.storage = torch.zeros(normalizer + sum(self.layout.sizes), device=device)
         self.published = self.storage[: normalizer + acting]

@@ -79,6 +79,11 @@ class NetworkSpec:
         """Whether acting takes more than dense layers."""
         return self.encoder is not None or self.obs.kind in ("image", "mixed")
 
+    @property
+    def acts_with_value(self) -> bool:
+        """Whether the value comes nearly for free while acting: nobody computes it again."""
+        return self.needs_torch and self.shared_trunk
+
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of all that is learnt, in the module's order, if it needs no torch."""
         shapes: dict[str, tuple[int, ...]] = {}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from ..rollout import Array
-from .actor_critic import Policy, prepared
+from .actor_critic import ActorCritic, Policy, prepared
 from .flat import Layout
 from .heads import make_head
 from .network import NetworkSpec
@@ -16,16 +17,28 @@ class TorchActor:
 
     def __init__(self, spec: NetworkSpec) -> None:
         self.spec, self.head = spec, make_head(spec)
-        self._policy = Policy(spec).requires_grad_(False)
-        self._layout = Layout(self._policy)
+        self._value_head: nn.Linear | None = None
+        if spec.acts_with_value:
+            whole = ActorCritic(spec)
+            self._bound: nn.Module = whole
+            self._policy, self._value_head = whole.policy, whole.value_head
+        else:
+            self._bound = self._policy = Policy(spec)
+        self._bound.requires_grad_(False)
+        self._layout = Layout(self._bound)
 
     def load(self, weights: Array) -> None:
         at = self.spec.normalizer_size
         self._normalizer = torch.from_numpy(weights[:at]).chunk(2) if at else None
         self.head.load(weights[at : at + self.head.extra])
-        self._layout.bind(self._policy, torch.from_numpy(weights[at:]))
+        self._layout.bind(self._bound, torch.from_numpy(weights[at:]))
 
     @torch.inference_mode()
-    def forward(self, obs: Array, out: Array) -> None:
+    def forward(self, obs: Array, out: Array, value: Array | None = None) -> None:
         parts = {name: torch.from_numpy(part) for name, part in self.spec.obs.split(obs).items()}
-        out[...] = self._policy(prepared(self.spec, parts, self._normalizer)).numpy()
+        inputs = prepared(self.spec, parts, self._normalizer)
+        features = self._policy.features(inputs)
+        out[...] = self._policy.parameters_of(features, inputs).numpy()
+        if value is not None:
+            assert self._value_head is not None
+            value[...] = self._value_head(features)[:, 0].numpy()

@@ -37,6 +37,7 @@ def hire(
     timeout: float,
     max_restarts: int,
     pulse: Pulse | None = None,
+    values: bool = False,
 ) -> tuple[Crew, Memory]:
     """Start `workers` processes for `num_envs` columns.
 
@@ -52,6 +53,7 @@ def hire(
         columns=width if own_slots else num_envs,
         obs=world.obs_spec,
         act=world.act_spec,
+        values=values,
     )
     shared = Common(world, registered(world.env_id), network, plan, seed)
     common = by_value(shared, "leave num_workers at 0")

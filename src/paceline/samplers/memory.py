@@ -36,6 +36,8 @@ class Plan:
     """of one slot"""
     obs: ObservationSpec
     act: ActionSpec
+    values: bool = False
+    """whether actors tell the value of what they see"""
 
 
 class Memory:
@@ -65,6 +67,7 @@ class Memory:
                 plan.obs.stored,
                 plan.act.stored,
                 plan.obs.history,
+                plan.values,
             )
             for _ in range(plan.slots)
         ]

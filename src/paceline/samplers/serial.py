@@ -82,8 +82,12 @@ def make_serial(
     first_column: int = 0,
     pulse: Pulse | None = None,
     threads: int = 1,
+    values: bool = False,
 ) -> Serial:
-    """`num_envs` columns of a run, in blocks of equal size; `threads` step those of a batch."""
+    """`num_envs` columns of a run, in blocks of equal size; `threads` step those of a batch.
+
+    With `values`, the actor says what it thinks of each observation.
+    """
     width = num_envs // blocks
     pulse = pulse or still()
     made: list[Block] = []
@@ -96,5 +100,5 @@ def make_serial(
             block.close()
         raise
     obs, act = world.obs_spec, world.act_spec
-    out = Rollout.allocate(steps, num_envs, obs.stored, act.stored, obs.history)
+    out = Rollout.allocate(steps, num_envs, obs.stored, act.stored, obs.history, values)
     return Serial(made, [Ledger(world, width) for _ in made], out)

@@ -30,16 +30,21 @@ def unroll(
     """Fill `out`, whose first observations are there; `head[T, B, size]` is scratch space for the
     parameters of the policy's distributions, and `window` is for a policy that sees stacks."""
     forward, sample, adapt, step = actor.forward, actor.head.sample, columns.adapt, columns.step
-    row = columns.row
+    row, values = columns.row, bool(out.value.size)
     for t in range(out.steps):
         pulse[0] = row + t
         if pulse[2]:
             raise Leaving
         parameters, action = head[t], out.action[t]
-        obs = out.obs[t] if window is None else window.push(out.obs[t], out.first[t])
-        forward(obs, parameters)
+        obs = out.obs[t] if window is None else window.show(out.obs[t], out.first[t])
+        forward(obs, parameters, out.value[t] if values else None)
+        if window is not None:
+            window.shift()
         sample(parameters, noise[t], action)
         step(t, adapt(action), out)
+    if values:
+        obs = out.obs[-1] if window is None else window.show(out.obs[-1], out.first[-1])
+        forward(obs, np.empty_like(head[0]), out.value[-1])
     out.logp[:] = actor.head.logp(head, out.action)
 
 
