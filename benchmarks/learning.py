@@ -4,6 +4,7 @@
     python benchmarks/learning.py --algo a2c --env-id CartPole-v1 --seeds 5
     python benchmarks/learning.py --algo impala --num-workers 2
     python benchmarks/learning.py --algo a3c --num-workers 2
+    python benchmarks/learning.py --env-id minigrid:DoorKey-5x5 --total-steps 100k --seeds 3
     python benchmarks/learning.py --ranks 3 --num-envs 12             # 12 over all ranks
 
 Seeds are 0, 1, 2, …; none is left out. Writes
@@ -35,10 +36,13 @@ def main() -> None:
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--num-envs", type=int, default=0, help="over all ranks")
+    parser.add_argument("--total-steps", default=None, help="instead of the preset's")
     options = parser.parse_args()
     more: dict[str, Any] = {"ranks": options.ranks} if options.ranks > 1 else {}
     if options.num_envs:
         more["num_envs"] = options.num_envs // options.ranks
+    if options.total_steps:
+        more["total_steps"] = options.total_steps
     rows: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         with tempfile.TemporaryDirectory() as folder:
@@ -56,17 +60,18 @@ def main() -> None:
         row = {"seed": seed, "mean": result.mean, "steps": last.steps, "seconds": last.time}
         rows.append(row)
         print(
-            f"seed {seed}: {row['mean']:.1f} over {options.episodes} episodes "
+            f"seed {seed}: {row['mean']:.4g} over {options.episodes} episodes "
             f"after {row['steps']:,} steps in {row['seconds']:.1f} s",
             flush=True,
         )
     means = [row["mean"] for row in rows]
-    print(f"mean {sum(means) / len(means):.1f}, worst {min(means):.1f}")
+    print(f"mean {sum(means) / len(means):.4g}, worst {min(means):.4g}")
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
     workers = f"-{options.num_workers}-workers" if options.num_workers else ""
     ranks = f"-{options.ranks}-ranks" if options.num_envs or options.ranks > 1 else ""
-    file = folder / f"learning-{options.env_id}-{options.algo}{workers}{ranks}.json"
+    env = options.env_id.replace(":", "-")
+    file = folder / f"learning-{env}-{options.algo}{workers}{ranks}.json"
     file.write_text(json.dumps({"options": vars(options), "runs": rows}, indent=1))
 
 

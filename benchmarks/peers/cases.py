@@ -41,6 +41,8 @@ class Setting:
 
     workers: int = 0
     """Paceline's own option: worker processes"""
+    threads: int = 1
+    """of the learner"""
 
     @property
     def rows(self) -> int:

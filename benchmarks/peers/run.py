@@ -57,7 +57,7 @@ class Side:
             stdout=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env=os.environ | dict.fromkeys(THREAD_VARIABLES, "1"),
+            env=os.environ | dict.fromkeys(THREAD_VARIABLES, str(setting.threads)),
             start_new_session=True,
         )
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from cases import Setting
 from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 from torch import nn
 from worker import Train, serve
 
 
 @contextmanager
 def stable_baselines3(setting: Setting, kind: type[VecEnv] = DummyVecEnv) -> Iterator[Train]:
-    env: Any = make_vec_env(setting.env_id, n_envs=setting.num_envs, seed=0, vec_env_cls=kind)
+    env = environments(setting, kind)
     if setting.normalize:
         env = VecNormalize(env, gamma=setting.gamma)
     model = algorithm(setting, env)
@@ -32,6 +32,16 @@ def stable_baselines3(setting: Setting, kind: type[VecEnv] = DummyVecEnv) -> Ite
         yield train
     finally:
         env.close()
+
+
+def environments(setting: Setting, kind: type[VecEnv]) -> Any:
+    """Atari with the library's own preprocessing, which is that of the literature."""
+    if not setting.env_id.startswith("atari:"):
+        return make_vec_env(setting.env_id, n_envs=setting.num_envs, seed=0, vec_env_cls=kind)
+    # Gymnasium imports the module that registers it, also in the processes that step it.
+    name = f"ale_py:{setting.env_id.removeprefix('atari:')}NoFrameskip-v4"
+    env = make_atari_env(name, n_envs=setting.num_envs, seed=0, vec_env_cls=kind)
+    return VecFrameStack(env, 4)
 
 
 def algorithm(setting: Setting, env: Any) -> A2C | PPO:
@@ -53,6 +63,8 @@ def algorithm(setting: Setting, env: Any) -> A2C | PPO:
         "seed": 0,
         "verbose": 0,
     }
+    if setting.env_id.startswith("atari:"):
+        common |= {"policy": "CnnPolicy", "policy_kwargs": {}}
     if setting.algo == "a2c":
         return A2C(**common)
     return PPO(

@@ -22,7 +22,16 @@ Train = Callable[[int], int]
 """Trains for so many iterations; returns the environment steps it made."""
 
 WARM_UP = 3
-PACKAGES = ("paceline", "stable-baselines3", "torch", "gymnasium", "numpy", "Box2D", "mujoco")
+PACKAGES = (
+    "paceline",
+    "stable-baselines3",
+    "torch",
+    "gymnasium",
+    "numpy",
+    "Box2D",
+    "mujoco",
+    "ale-py",
+)
 
 
 class NotOffered(Exception):
@@ -39,9 +48,10 @@ def serve(side: Callable[[Setting], AbstractContextManager[Train]]) -> None:
 
     import torch
 
-    torch.set_num_threads(1)
+    setting = Setting(**json.loads(sys.argv[1]))
+    torch.set_num_threads(setting.threads)
     try:
-        with side(Setting(**json.loads(sys.argv[1]))) as train:
+        with side(setting) as train:
             train(WARM_UP)
             answer(threads=torch.get_num_threads(), versions=versions())
             for line in sys.stdin:

@@ -115,7 +115,12 @@ def stacked_space(space: gym.Space[Any], spec: ObservationSpec) -> gym.Space[Any
     """What `spec` makes of an environment's space."""
     if spec.stack == 1:
         return space
-    assert isinstance(space, gym.spaces.Box)
+    if isinstance(space, gym.spaces.Dict):
+        return gym.spaces.Dict({key: stacked_space(one, spec) for key, one in space.items()})
+    if isinstance(space, gym.spaces.Tuple):
+        return gym.spaces.Tuple([stacked_space(one, spec) for one in space])
+    if not isinstance(space, gym.spaces.Box) or space.shape != spec.leaves[0].shape:
+        return space  # a mask of actions
     low, high = (
         together(np.repeat(bound[None], spec.stack, 0), spec)[0]
         for bound in (space.low, space.high)

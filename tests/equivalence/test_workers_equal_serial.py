@@ -54,7 +54,8 @@ def in_blocks(config, blocks=WORKERS):
     with build(config) as parts:
         parts.sampler.close()
         shape = (config.num_envs, config.rollout_steps, config.seed)
-        sampler = make_serial(parts.world, parts.network, *shape, blocks=blocks)
+        values = parts.network.acts_with_value and not config.algorithm.off_policy
+        sampler = make_serial(parts.world, parts.network, *shape, blocks=blocks, values=values)
         sampler.publish(parts.learner.weights, parts.learner.version)
         try:
             yield replace(parts, sampler=sampler)

@@ -8,7 +8,6 @@ affair (`clip_reward`). An episode is a whole game, not a life (Machado 2018).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,9 +17,11 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
+from .native import SeedOf
 from .source import Source, needed, refusal, refuse_own, refuse_wrappers
 
 FRAME_SKIP = 4
+GENERATION = 32
 FRAMES = 4
 """That a policy sees."""
 
@@ -63,38 +64,57 @@ def _games() -> list[str]:
 
 
 class AtariBatch:
-    """Every episode is given a seed of its own, so that it can be replayed."""
+    """An episode follows from its column's seed and its number, so that it can be replayed.
+
+    A seed loads the game anew, which takes as long as two hundred steps. It is therefore given to
+    one episode in `GENERATION`; those between it and the next only draw how long they are idle at
+    their start, and are reached again by as many resets.
+    """
 
     ends_show_the_next = False
     resume: Resume = "replay"
 
     def __init__(
-        self, game: str, options: dict[str, Any], seeds: Sequence[int], threads: int
+        self, game: str, options: dict[str, Any], num_envs: int, seed_of: SeedOf, threads: int
     ) -> None:
         from ale_py.vector_env import AtariVectorEnv
 
         ours = {"stack_num": 1, "reward_clipping": False, "num_threads": threads}
         try:
-            self._env = AtariVectorEnv(game, len(seeds), **ours | options)
+            self._env = AtariVectorEnv(game, num_envs, **ours | options)
         except (TypeError, ValueError, gym.error.Error) as error:
             raise refusal("atari", options, error) from None
         stack, *shape = self._env.single_observation_space.shape or ()
         self._shape = tuple(shape) if stack == 1 else (stack, *shape)
         self.observation_space: gym.Space[Any] = gym.spaces.Box(0, 255, self._shape, np.uint8)
         self.action_space = self._env.single_action_space
-        self._seeds = np.array(seeds)
+        self._seed_of = seed_of
+        # Actions that stick draw random numbers at every step.
+        self._generation = 1 if options.get("repeat_action_probability") else GENERATION
 
     def _plain(self, frames: Array) -> Array:
         return frames.reshape(len(frames), *self._shape)
 
     def reset(self) -> Any:
-        return self._plain(self._env.reset(seed=self._seeds)[0])
+        return self._plain(self._env.reset()[0])
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
         frames, reward, terminated, truncated, _ = self._env.step(actions)
         return self._plain(frames), reward, terminated, truncated
 
-    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
+    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
+        age = episodes % self._generation
+        if turned:
+            which = which & (age == 0)
+            return self._seeded(which, episodes) if which.any() else None
+        found = self._seeded(which, episodes - age)
+        for number in range(1, int(age[which].max()) + 1):
+            options = {"reset_mask": which & (age >= number)}
+            found = self._env.reset(options=options)[0]
+        return self._plain(found)
+
+    def _seeded(self, which: Array, episodes: Array) -> Any:
+        seeds = [self._seed_of(i, int(episodes[i])) for i in np.flatnonzero(which).tolist()]
         options = {"reset_mask": which}
         return self._plain(self._env.reset(seed=np.array(seeds), options=options)[0])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
+from .native import SeedOf
 from .source import Source, needed, refusal, refuse_own, refuse_wrappers
 
 SEEDS, STACK = ("seed", "env_seed"), "stack_num"
@@ -51,13 +51,14 @@ class EnvPoolBatch:
     resume: Resume = "none"
 
     def __init__(
-        self, task: str, kwargs: dict[str, Any], seeds: Sequence[int], threads: int
+        self, task: str, kwargs: dict[str, Any], num_envs: int, seed_of: SeedOf, threads: int
     ) -> None:
         import envpool
 
-        ours: dict[str, Any] = {"num_envs": len(seeds), "num_threads": threads}
+        ours: dict[str, Any] = {"num_envs": num_envs, "num_threads": threads}
         options = envpool.make_spec(task).config._fields
-        ours |= {"env_seed": list(seeds)} if "env_seed" in options else {"seed": seeds[0]}
+        seeds = [seed_of(i, 0) for i in range(num_envs)]
+        ours |= {"env_seed": seeds} if "env_seed" in options else {"seed": seeds[0]}
         if STACK in options:  # frames are stacked here, where each is stored once
             ours[STACK] = 1
         try:
@@ -91,7 +92,7 @@ class EnvPoolBatch:
         obs, *rest, _ = self._env.step(actions.astype(self._dtype, copy=False))
         return self._shown(obs), *rest
 
-    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
+    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
         raise AssertionError("its episodes can't be given a seed")
 
     def state(self) -> dict[str, Array]:

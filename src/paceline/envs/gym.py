@@ -23,6 +23,9 @@ from .source import Source
 
 log = logging.getLogger("paceline")
 
+KNOWN = ("gymnasium.", "ale_py.", "minigrid.")
+"""Registered by packages that a worker imports by itself."""
+
 
 def names() -> list[str]:
     return sorted(gym.registry)
@@ -154,7 +157,7 @@ def registered(env_id: Any) -> list[gym.envs.registration.EnvSpec]:
     found = []
     for spec in gym.registry.values():
         entry = str(spec.entry_point)
-        if spec.id == name or not entry.startswith("gymnasium."):
+        if spec.id == name or not entry.startswith(KNOWN):
             if entry.startswith("__main__:"):  # which is another module there
                 own = getattr(sys.modules["__main__"], entry.partition(":")[2], None)
                 spec = replace(spec, entry_point=own)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array
 from .columns import Resume, describe
-from .native import Batch, BatchMaker
+from .native import BatchMaker, SeedOf
 
 log = logging.getLogger("paceline")
 
@@ -38,19 +37,17 @@ def vector_maker(env_id: str, kwargs: dict[str, Any], time_limit: int | None) ->
             f"off (of Gymnasium's, {', '.join(having)} have one)"
         )
     limit = {"max_episode_steps": time_limit} if time_limit else {}
-    return partial(_batch, env_id, kwargs | limit)
-
-
-def _batch(env_id: str, kwargs: dict[str, Any], seeds: Sequence[int], threads: int) -> Batch:
-    return GymBatch(env_id, kwargs, seeds)
+    return partial(GymBatch, env_id, kwargs | limit)
 
 
 class GymBatch:
     ends_show_the_next = False
 
-    def __init__(self, env_id: str, kwargs: dict[str, Any], seeds: Sequence[int]) -> None:
-        self._env_id, self._kwargs, self._seed = env_id, kwargs, seeds[0]
-        self._num_envs = len(seeds)
+    def __init__(
+        self, env_id: str, kwargs: dict[str, Any], num_envs: int, seed_of: SeedOf, threads: int
+    ) -> None:
+        self._env_id, self._kwargs = env_id, kwargs
+        self._num_envs, self._seed = num_envs, seed_of(0, 0)
         self._env = self._made()
         self.observation_space = self._env.single_observation_space
         self.action_space = self._env.single_action_space
@@ -62,7 +59,7 @@ class GymBatch:
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
         return self._env.step(actions)[:4]
 
-    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
+    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
         raise AssertionError("its state is restored, not replayed")
 
     def state(self) -> dict[str, Array]:

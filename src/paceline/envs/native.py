@@ -37,9 +37,10 @@ class Batch(Protocol):
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
         """Observations, rewards, terminated, truncated; after an end the next call only resets."""
 
-    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
-        """Begin episodes with these seeds where `which` says so; everybody's observations.
+    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
+        """Have the columns `which` at the start of their `episodes`; everybody's observations.
 
+        If they have `turned` from the episode before by themselves, None means that all is well.
         Only asked for where `resume` is "replay".
         """
 
@@ -52,8 +53,10 @@ class Batch(Protocol):
     def close(self) -> None: ...
 
 
-BatchMaker = Callable[[Sequence[int], int], Batch]
-"""From a seed for each environment, and a number of threads, to all of them."""
+SeedOf = Callable[[int, int], int]
+"""The seed of a column's episode."""
+BatchMaker = Callable[[int, SeedOf, int], Batch]
+"""From how many, their seeds, and a number of threads, to all of them."""
 
 
 class NativeColumns:
@@ -90,6 +93,8 @@ class NativeColumns:
         self.row = 0
         self.started = np.zeros(num_envs, np.int64)
         self.ended = np.zeros(num_envs, np.bool_)
+        self._adrift = np.zeros(num_envs, np.bool_)
+        """ended for us, and not for the batch"""
 
     def __enter__(self) -> NativeColumns:
         return self
@@ -105,9 +110,12 @@ class NativeColumns:
 
     def _made(self, episode: Array) -> Batch:
         """A batch whose first episodes have these numbers."""
-        seeds = [self._episode_seed(i, int(number)) for i, number in enumerate(episode)]
+
+        def seed_of(i: int, number: int) -> int:
+            return episode_seed(self._seed, self.first_column + i, int(episode[i]) + number)
+
         try:
-            return self._make(seeds, self._threads)
+            return self._make(self.num_envs, seed_of, self._threads)
         except PacelineError:
             raise
         except Exception as error:
@@ -123,7 +131,8 @@ class NativeColumns:
         try:
             found = self._batch.reset()
             if self.resume == "replay":
-                found = self._begun(np.ones(self.num_envs, np.bool_))
+                everybody = np.ones(self.num_envs, np.bool_)
+                found = self._batch.begin(everybody, self.episode, turned=False)
             self._write(obs, found)
         except Exception as error:
             raise EnvironmentFailed(
@@ -149,20 +158,20 @@ class NativeColumns:
                 self.started[begun] = self.row
                 self.episode += begun
                 if self.resume == "replay":
-                    self._write(out.obs[t + 1], self._begun(begun))
+                    self._turn(begun, out.obs[t + 1])
         except Exception as error:
             raise EnvironmentFailed(
                 f"the vector environment raised at row {self.row}: {describe(error)}"
             ) from error
 
-    def _begun(self, which: Array) -> Any:
-        """Episodes with the seeds of their numbers; everybody's observations."""
-        numbers = np.flatnonzero(which).tolist()
-        seeds = [self._episode_seed(i, int(self.episode[i])) for i in numbers]
-        return self._batch.begin(which, seeds)
-
-    def _episode_seed(self, i: int, episode: int) -> int:
-        return episode_seed(self._seed, self.first_column + i, episode)
+    def _turn(self, begun: Array, obs: Array) -> None:
+        """Columns whose episodes the batch has begun, or which are to be brought there."""
+        for which, turned in ((begun & ~self._adrift, True), (begun & self._adrift, False)):
+            if which.any():
+                found = self._batch.begin(which, self.episode, turned)
+                if found is not None:
+                    self._write(obs, found)
+        self._adrift &= ~begun
 
     def _write(self, obs: Array, observation: Any) -> None:
         self._adapter.write(self.obs_spec.split(obs), slice(None), observation, {})
@@ -201,7 +210,7 @@ class NativeColumns:
         for left in range(longest, -1, -1):
             joining = lengths == left
             if joining.any():
-                self._write(seen, self._begun(joining))
+                self._write(seen, self._batch.begin(joining, self.episode, turned=False))
                 over &= ~joining
             if left:
                 self.pulse[1] += 1
@@ -216,4 +225,5 @@ class NativeColumns:
             if taken is not None and (over[i] or not same):
                 different.append(i)
         self.ended[different] = True  # the next row begins their next episodes
+        self._adrift = self.ended.copy()
         return different

@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import sys
 import zlib
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -24,6 +23,7 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
+from .native import SeedOf
 from .source import Source, refusal, refuse_own, refuse_wrappers
 
 GAMES = (
@@ -110,17 +110,17 @@ class ProcgenBatch:
     resume: Resume = "state"
 
     def __init__(
-        self, game: str, kwargs: dict[str, Any], seeds: Sequence[int], threads: int
+        self, game: str, kwargs: dict[str, Any], num_envs: int, seed_of: SeedOf, threads: int
     ) -> None:
         self._game = game
-        ours = {"rand_seed": seeds[0], "num_threads": threads if threads > 1 else 0}
+        ours = {"rand_seed": seed_of(0, 0), "num_threads": threads if threads > 1 else 0}
         try:
-            self._env = _library().ProcgenGym3Env(len(seeds), game, **ours | kwargs)
+            self._env = _library().ProcgenGym3Env(num_envs, game, **ours | kwargs)
         except Exception as error:
             raise refusal("procgen", kwargs, error) from None
         self.observation_space: gym.Space[Any] = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
         self.action_space: gym.Space[Any] = gym.spaces.Discrete(15)
-        self._never = np.zeros(len(seeds), np.bool_)
+        self._never = np.zeros(num_envs, np.bool_)
 
     def reset(self) -> Any:
         return self._env.observe()[1]["rgb"]
@@ -130,7 +130,7 @@ class ProcgenBatch:
         reward, obs, first = self._env.observe()
         return obs["rgb"], reward, first, self._never
 
-    def begin(self, which: Array, seeds: Sequence[int]) -> Any:
+    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
         raise AssertionError("its state is restored, not replayed")
 
     def state(self) -> dict[str, Array]:
@@ -138,21 +138,22 @@ class ProcgenBatch:
         found = self._env.get_state()
         sizes = np.array([len(one) for one in found], np.int64)
         packed = np.frombuffer(b"".join(found), np.uint8).copy()
-        return {"sizes": sizes, "bytes": packed, "check": self._checksum(packed)}
+        return {"sizes": sizes, "bytes": packed, "check": self._checksum(sizes, packed)}
 
-    def _checksum(self, packed: Array) -> Array:
+    def _checksum(self, sizes: Array, packed: Array) -> Array:
         """The library ends the process for a state that is not its own, or another game's."""
-        return np.array(zlib.crc32(packed.data, zlib.crc32(self._game.encode())), np.int64)
+        whole = self._game.encode() + sizes.tobytes() + packed.tobytes()
+        return np.array(zlib.crc32(whole), np.int64)
 
     def restore(self, state: dict[str, Array]) -> None:
         try:
             sizes, packed, check = state["sizes"], state["bytes"], state["check"]
         except KeyError as error:
             raise ValueError(f"the state lacks {error}") from None
-        if len(sizes) != len(self._never) or sizes.min() < 1 or sizes.sum() != len(packed):
-            raise ValueError(f"the state of {len(sizes)} environments has {len(packed)} bytes")
-        if check != self._checksum(packed):
-            raise ValueError(f"it is damaged, or not of procgen:{self._game}")
+        shapes = (sizes.shape, packed.ndim, check.shape) == (self._never.shape, 1, ())
+        kinds = sizes.dtype == np.int64 and packed.dtype == np.uint8
+        if not (shapes and kinds) or check != self._checksum(sizes, packed):
+            raise ValueError(f"it is damaged, or not of as many environments of {self._game}")
         pieces = np.split(packed, np.cumsum(sizes)[:-1])
         self._env.set_state([piece.tobytes() for piece in pieces])
 
