@@ -267,6 +267,8 @@ def _eval(arguments: list[str]) -> int:
         f"median {result.median:.2f}, min {result.min:.2f}, max {result.max:.2f}, "
         f"mean length {result.length_mean:.1f}\ncheckpoint {result.checkpoint}"
     )
+    for line in result.told_elsewhere():
+        print(line)
     return 0
 
 

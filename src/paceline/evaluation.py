@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -46,6 +47,14 @@ class EvalResult:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def told_elsewhere(self) -> Iterator[str]:
+        """A line for each of the other worlds."""
+        for name, found in self.elsewhere.items():
+            yield (
+                f"{name.replace('_', ' ')}: mean {found['mean']:.2f} ± {found['std']:.2f}, 95% "
+                f"interval {found['ci_low']:.2f} to {found['ci_high']:.2f}"
+            )
 
 
 def evaluate(

@@ -144,6 +144,8 @@ class Recorder:
             result.ci_low,
             result.ci_high,
         )
+        for line in result.told_elsewhere():
+            log.info("  %s", line)
 
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""

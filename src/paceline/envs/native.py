@@ -89,10 +89,13 @@ class NativeColumns:
             raise
         self._actions = ActionAdapter(self.act_spec)
         self._adapter = ObservationAdapter(self.obs_spec)
+        self._plain = self.obs_spec.plain and self.obs_spec.kind != "discrete"
         self.resume = self._batch.resume
         self.row = 0
         self.started = np.zeros(num_envs, np.int64)
         self.ended = np.zeros(num_envs, np.bool_)
+        self._resetting = False
+        """some have: the next row begins their next episodes"""
         self._adrift = np.zeros(num_envs, np.bool_)
         """ended for us, and not for the batch"""
 
@@ -142,27 +145,37 @@ class NativeColumns:
     def step(self, t: int, actions: Array, out: Rollout) -> None:
         try:
             observation, reward, terminated, truncated = self._batch.step(actions)
-            begun = self.ended
-            if self._batch.ends_show_the_next:
-                begun = np.zeros_like(begun)
             self._write(out.obs[t + 1], observation)
-            out.reward[t] = np.where(begun, 0.0, reward)
-            out.valid[t] = ~begun
-            out.terminated[t], out.truncated[t] = terminated & ~begun, truncated & ~begun
-            self.ended = out.terminated[t] | out.truncated[t]
-            if self._batch.ends_show_the_next:
-                begun, self.ended = self.ended, np.zeros_like(begun)
-            out.first[t + 1] = begun
+            out.reward[t] = reward
+            done = np.logical_or(terminated, truncated)
             self.row += 1
-            if begun.any():
-                self.started[begun] = self.row
-                self.episode += begun
-                if self.resume == "replay":
-                    self._turn(begun, out.obs[t + 1])
+            if self._resetting or done.any():  # seldom, and all else is as it was cleared
+                self._note_ends(t, terminated, truncated, done, out)
         except Exception as error:
             raise EnvironmentFailed(
                 f"the vector environment raised at row {self.row}: {describe(error)}"
             ) from error
+
+    def _note_ends(
+        self, t: int, terminated: Array, truncated: Array, done: Array, out: Rollout
+    ) -> None:
+        """Row `t` ended episodes, or began some."""
+        begun, self.ended = self.ended, done
+        if self._resetting:
+            going = ~begun
+            out.valid[t], self.ended = going, done & going
+            out.reward[t, begun] = 0.0
+            terminated, truncated = terminated & going, truncated & going
+        out.terminated[t], out.truncated[t] = terminated, truncated
+        if self._batch.ends_show_the_next:
+            begun, self.ended = self.ended, begun
+        some, self._resetting = self._resetting, bool(self.ended.any())
+        out.first[t + 1] = begun
+        if some or self._batch.ends_show_the_next:
+            self.started[begun] = self.row
+            self.episode += begun
+            if self.resume == "replay":
+                self._turn(begun, out.obs[t + 1])
 
     def _turn(self, begun: Array, obs: Array) -> None:
         """Columns whose episodes the batch has begun, or which are to be brought there."""
@@ -174,6 +187,9 @@ class NativeColumns:
         self._adrift &= ~begun
 
     def _write(self, obs: Array, observation: Any) -> None:
+        if self._plain and observation.shape == obs.shape:
+            obs[...] = observation
+            return
         self._adapter.write(self.obs_spec.split(obs), slice(None), observation, {})
 
     def state(self) -> dict[str, Array]:
@@ -190,8 +206,10 @@ class NativeColumns:
         self.episode[:] = state["episode"]
         if self.resume == "none":  # the caller resets
             self.started[:], self.ended = self.row, np.zeros(self.num_envs, np.bool_)
+            self._resetting = False
             return
         self.started[:], self.ended = state["started"], state["ended"].copy()
+        self._resetting = bool(self.ended.any())
         if self.resume == "state":
             self._batch.reset()
             self._batch.restore(state)
@@ -225,5 +243,5 @@ class NativeColumns:
             if taken is not None and (over[i] or not same):
                 different.append(i)
         self.ended[different] = True  # the next row begins their next episodes
-        self._adrift = self.ended.copy()
+        self._adrift, self._resetting = self.ended.copy(), bool(self.ended.any())
         return different

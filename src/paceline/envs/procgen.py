@@ -67,7 +67,7 @@ def environment(
 def _check(game: str, kwargs: dict[str, Any]) -> None:
     """What the library would end the process for."""
     refuse_own("procgen", kwargs, ("num", "env_name", "rand_seed", "num_threads", "resource_root"))
-    for key in ALL_LEVELS:
+    for key in (*ALL_LEVELS, "debug_mode"):
         value = kwargs.get(key, 0)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
             raise BadInput(f"env.kwargs: {key} is {value!r}; write a whole number, 0 or more")
@@ -85,8 +85,8 @@ def names() -> list[str]:
 
 def _library() -> Any:
     """Procgen's gym3 interface. At import it registers with a `gym` that nothing here needs."""
-    if "procgen" in sys.modules:
-        return sys.modules["procgen"]
+    if (found := sys.modules.get("procgen")) is not None:
+        return found
     stand_in = ModuleType("gym"), ModuleType("gym.envs"), ModuleType("gym.envs.registration")
     stand_in[2].register = lambda *_, **__: None  # type: ignore[attr-defined]
     ours = {module.__name__: module for module in stand_in if module.__name__ not in sys.modules}
