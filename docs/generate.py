@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -168,7 +169,7 @@ def _sentence(text: str) -> str:
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key != "kwargs":
             yield from _flat(value, f"{prefix}{key}.")
         else:
             flag = f"--{prefix}{key}".replace("_", "-")
@@ -176,6 +177,8 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"'{json.dumps(value)}'"
     return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 

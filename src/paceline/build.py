@@ -18,7 +18,7 @@ from .envs.maker import World, look_at
 from .errors import BadInput, LostRank
 from .launcher import local_rank, local_size
 from .learner import Learner, Plan
-from .machine import Choices, available_cpus, bound
+from .machine import Choices, available_cpus, bound, keep_memory
 from .optimizers import OPTIMIZERS
 from .policy.network import NetworkSpec, Pictures
 from .rollout import Rollout
@@ -106,6 +106,8 @@ def build(
         stack.enter_context(threadpool_limits(1, "blas"))
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(choices.threads)
+        if network.needs_torch and choices.device == "cpu":
+            keep_memory()
         learner_cpus, worker_cpus = cpus_of(config, choices.threads)
         stack.enter_context(bound(learner_cpus))
         learner = _learner(config, network, sync, choices, world.obs_spec)

@@ -29,7 +29,8 @@ paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
   paceline bench --algos ppo,a2c --seeds 3 ...   every algorithm in every way, for an equal budget
   paceline tune --env-id LunarLander-v3          find the fastest way to train on this machine
   paceline doctor                                what is wrong with this machine, and how to mend it
-  paceline list [algorithms|envs|samplers|syncs|presets]
+  paceline check ENV                             is your environment right, and how fast is it
+  paceline list [algorithms|envs|samplers|syncs|presets], or list envs SUITE
 
 `paceline train --help` documents every option.
 """
@@ -144,7 +145,7 @@ def _train(arguments: list[str]) -> int:
     if _asks_for_help(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0
-    from .envs.maker import source_of
+    from .envs import source_of
 
     source_of(config.env_id, **vars(config.env))  # refuses before torch is imported
 

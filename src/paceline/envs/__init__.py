@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from ..rollout import Array, Pulse, Rollout
 from ..spaces import ActionSpec, ObservationSpec
 from .columns import Resume
-from .maker import EnvId, env_maker
+from .maker import EnvId, env_maker, source_of
 
-__all__ = ["Columns", "EnvId", "env_maker"]
+__all__ = ["Columns", "EnvId", "env_maker", "source_of"]
 
 
 class Columns(Protocol):

@@ -1,0 +1,89 @@
+"""The process in which the environment lives: it examines or measures, and tells what it finds.
+
+    python -c "from paceline.checking.child import main; main(job, telling, memory)"
+
+The request comes as JSON from standard input. Messages go out as lines of JSON, one object with one
+key each: `doing`, `finding`, `facts`, `reference`, `measured`, `refused`, `done`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import mmap
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from ..errors import BadInput, PacelineError
+from .finding import Broken, Finding, Notebook
+from .request import Request
+
+Tell = Callable[..., None]
+PULSE_BYTES = 4 * 8
+
+
+def main(job: str, telling: int, memory: int) -> None:
+    """One job, of which the messages go to the descriptor `telling` and the pulse to `memory`."""
+    faulthandler.enable()
+    request = Request(**json.load(sys.stdin))
+    pulse = memoryview(mmap.mmap(memory, PULSE_BYTES)).cast("q")
+    with os.fdopen(telling, "w", encoding="utf-8") as stream:
+
+        def tell(**message: Any) -> None:
+            print(json.dumps(message), file=stream, flush=True)
+
+        try:
+            JOBS[job](request, pulse, tell)
+        except BadInput as error:
+            tell(refused=str(error))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        tell(done=True)
+    os._exit(0)  # what an environment has registered for the end is none of our business
+
+
+def _examine(request: Request, pulse: memoryview, tell: Tell) -> None:
+    from .conform import Conformance
+    from .subject import Subject
+
+    subject = Subject(request, pulse)
+    if not subject.single:
+        tell(facts={"single": False, "measurable": True})
+        return
+    notebook = Notebook(lambda finding: tell(finding=asdict(finding)))
+    conformance = Conformance(subject, notebook, lambda what: tell(doing=what))
+    measurable = conformance.examine()
+    tell(facts=conformance.facts | {"single": True, "measurable": measurable})
+    if reference := conformance.reference:
+        tell(reference={"moments": len(reference.moments), "digest": reference.digest})
+
+
+def _measure(request: Request, pulse: memoryview, tell: Tell) -> None:
+    from .conform import replayed
+    from .measure import measured
+    from .subject import Subject
+
+    subject = Subject(request, pulse)
+    try:
+        if request.replay:
+            tell(doing="playing a seed again in another process")
+            tell(reference={"moments": request.replay, "digest": replayed(subject)})
+        tell(doing=f"measuring for {request.seconds:g} s")
+        tell(measured=asdict(measured(subject, request.seconds)))
+    except BadInput:
+        raise
+    except Broken as broken:
+        tell(finding=asdict(broken.finding))
+    except PacelineError as error:
+        fix = "mend what it names"
+        finding = Finding("wrong", "step", str(error), "a run would end with exit code 3", fix)
+        tell(finding=asdict(finding))
+
+
+JOBS: dict[str, Callable[[Request, memoryview, Tell], None]] = {
+    "examine": _examine,
+    "measure": _measure,
+}

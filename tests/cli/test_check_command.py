@@ -1,0 +1,311 @@
+"""`paceline check` as a user calls it: whatever the environment does, there is an answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from paceline.checking.finding import LEVELS
+
+MODULE = """
+import ctypes, os, sys, time
+import gymnasium as gym
+import numpy as np
+
+
+class Right(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, length=20):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.np_random.normal(size=2).astype(np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        self.trouble()
+        place = self.np_random.normal(size=2).astype(np.float32)
+        return place, float(action), False, self.time >= self.length, {}
+
+    def trouble(self):
+        pass
+
+
+class Hangs(Right):
+    def trouble(self):
+        while self.time == 3:
+            time.sleep(1)
+
+
+class Crashes(Right):
+    def trouble(self):
+        if self.time == 3:
+            ctypes.string_at(0)
+
+
+class Leaves(Right):
+    def trouble(self):
+        if self.time == 3:
+            os._exit(7)
+
+
+class LeavesFork(Leaves):
+    def __init__(self):
+        super().__init__()
+        if os.fork() == 0:
+            time.sleep(100)
+            os._exit(0)
+
+
+class Prints(Right):
+    def trouble(self):
+        print("a step!")
+
+
+class Grows(Right):
+    kept = []
+
+    def trouble(self):
+        self.kept.append(np.ones(200))
+
+
+class Waits(Right):
+    def trouble(self):
+        time.sleep(0.002)
+
+
+class Unordered(Right):
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return observation + len(next(iter({"a", "bb", "ccc", "dddd", "eeeee"}))), info
+
+
+class Raises(Right):
+    def __init__(self):
+        raise FileNotFoundError("map.dat")
+
+
+for kind in (Right, Hangs, Crashes, Leaves, LeavesFork, Prints, Grows, Waits, Unordered, Raises):
+    gym.register(f"{kind.__name__}-v0", kind)
+"""
+
+
+@pytest.fixture
+def check(command, shell, monkeypatch):
+    """The code, and the JSON about an environment of the module above."""
+    (shell.folder / "worlds_of_mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(shell.folder))
+
+    def ask(name, *arguments, seconds=0.3):
+        env = name if ":" in name else f"worlds_of_mine:{name}-v0"
+        ended = command("check", env, "--json", "--seconds", seconds, *arguments)
+        assert not ended.err, ended
+        return ended.code, json.loads(ended.out)
+
+    return ask
+
+
+def found(content, level, topic):
+    """The text of the one such finding."""
+    texts = [f for f in content["findings"] if (f["level"], f["topic"]) == (level, topic)]
+    assert len(texts) == 1, content["findings"]
+    return texts[0]["text"]
+
+
+def test_an_environment_without_faults_is_measured_and_nothing_is_to_fix(shell):
+    ended = shell("check", "CartPole-v1", "--seconds", 0.5)
+    assert ended.code == 0, ended
+    assert not ended.err
+    assert "\x1b" not in ended.out
+    lines = ended.out.splitlines()
+    names = ["env", "spaces", "looked", "speed", "memory", "suggested"]
+    assert [line.split()[0] for line in lines[:6]] == names
+    assert "time limit 500" in lines[0]
+    assert "--num-workers 0" in lines[5]
+    assert lines[-1].startswith("nothing to fix")  # a busy machine is noted
+
+
+def test_json_is_one_object_with_the_worst_finding_first(check):
+    code, content = check("Right")
+    assert code == 0
+    keys = {"env", "findings", "measured", "suggested", "wrong", "risky", "notes"}
+    assert content.keys() == keys
+    assert content["env"]["id"] == "worlds_of_mine:Right-v0"
+    assert content["measured"]["steps_per_second"] > 1000
+    assert content["measured"]["reset_ms"] > 0
+    assert content["suggested"].keys() == {"workers", "envs", "reason"}
+    levels = [finding["level"] for finding in content["findings"]]
+    assert levels == sorted(levels, key=LEVELS.index)
+    for finding in content["findings"]:
+        assert finding.keys() == {"level", "topic", "text", "why", "fix"}
+
+
+def test_options_reach_the_environment(check):
+    options = {
+        "--env.kwargs": '{"length": 7}',
+        "--env.wrappers": "gymnasium.wrappers:FlattenObservation",
+        "--seed": 3,
+    }
+    code, content = check("Right", *itertools.chain(*options.items()))
+    assert code == 0
+    assert "of 7 steps" in found(content, "ok", "ends")
+    code, content = check("Right", "--env.time-limit", 5)
+    assert "of 5 steps" in found(content, "ok", "ends")
+    assert content["env"]["time_limit"] == 5
+
+
+def test_an_environment_that_hangs_is_told_so(check):
+    code, content = check("Hangs", "--worker-timeout", "1s")
+    assert code == 3
+    assert "in step()" in found(content, "wrong", "process")
+    assert content["measured"] is None
+
+
+def test_an_environment_that_crashes_is_told_where(check):
+    code, content = check("Crashes")
+    assert code == 3
+    text = found(content, "wrong", "process")
+    assert "SIGSEGV in step()" in text
+
+
+@pytest.mark.parametrize("name", ["Leaves", "LeavesFork"])
+def test_an_environment_that_leaves_the_process_is_told_so(check, name):
+    code, content = check(name)
+    assert code == 3
+    assert "exited with 7 in step()" in found(content, "wrong", "process")
+
+
+def test_an_environment_that_cannot_be_made_is_a_finding(check):
+    code, content = check("Raises")
+    assert code == 3
+    assert "FileNotFoundError: map.dat" in found(content, "wrong", "make")
+
+
+def test_what_it_prints_is_kept_from_the_answer_and_noted(check):
+    code, content = check("Prints")
+    assert code == 0
+    assert "a step!" in found(content, "note", "output")
+
+
+def test_memory_that_grows_without_end_is_found(check):
+    code, content = check("Grows", seconds=1)
+    assert code == 3
+    assert "never stopped growing" in found(content, "risky", "memory")
+    assert content["measured"]["growth_mb"] > 2
+
+
+def test_an_environment_that_waits_gets_more_workers_than_cpus(check):
+    code, content = check("Waits")
+    assert code == 0
+    assert content["measured"]["cpu_share"] < 0.6
+    assert content["suggested"]["workers"] > len(os.sched_getaffinity(0))
+    assert "waits" in content["suggested"]["reason"]
+
+
+def test_the_order_of_a_set_is_found_by_a_second_process(check):
+    code, content = check("Unordered")
+    assert code == 3
+    assert "another process" in found(content, "wrong", "seeding")
+
+
+@pytest.mark.slow
+def test_a_suite_without_single_environments_is_only_measured(check):
+    pytest.importorskip("envpool")
+    code, content = check("envpool:CartPole-v1")
+    assert code == 0
+    assert "only measured" in found(content, "note", "make")
+    assert content["measured"]["steps_per_second"] > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ("name an environment",)),
+        (("CartPole-v7",), ("CartPole-v7", "did you mean")),
+        (("no.such.module:Thing-v0",), ("no.such.module", "can't be imported")),
+        (("toy:nothing",), ("toy:nothing", "toy:identity")),
+        (("CartPole-v1", "--secnds", "1"), ("--secnds", "did you mean --seconds")),
+        (("CartPole-v1", "--seconds", "long"), ("--seconds", "long")),
+        (("CartPole-v1", "--seconds", "1e9"), ("--seconds", "3600")),
+        (("CartPole-v1", "--env.kwargs", "{"), ("env.kwargs",)),
+        (("CartPole-v1", "--env.kwargs", '{"gravity": 1}'), ("gravity", "refuses")),
+        (("CartPole-v1", "--env.time-limit", "0"), ("env.time_limit",)),
+        (("CartPole-v1", "--env.wrappers", "nothing:Here"), ("nothing:Here",)),
+        (("CartPole-v1", "--seed", "-1"), ("seed",)),
+        (("CartPole-v1", "--worker-timeout", "60"), ("worker_timeout", "60s")),
+        (("CartPole-v1", "Pendulum-v1"), ("Pendulum-v1", "no such argument")),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(command, arguments, words):
+    ended = command("check", *arguments)
+    assert ended.code == 2, ended
+    assert not ended.out
+    assert "Traceback" not in ended.err
+    for word in words:
+        assert word in ended.err
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("CartPole-v1", "-h")], ids=" ".join)
+def test_help_tells_the_options_and_the_exit_codes(command, arguments):
+    ended = command("check", *arguments)
+    assert ended.code == 0
+    assert ended.out.startswith("paceline check")
+    for word in ("--env.kwargs", "--seconds", "--json", "exit code is 3"):
+        assert word in ended.out
+
+
+def test_the_command_itself_never_imports_torch(shell):
+    program = (
+        "import sys; from paceline.checking import command; "
+        "command(['toy:chain', '--seconds', '0.1']); print('torch' in sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=shell.folder, capture_output=True, text=True
+    )
+    assert ended.stdout.splitlines()[-1] == "False", ended
+
+
+def test_ctrl_c_ends_the_environment_too(shell, until):
+    """What is left behind, the fixture of all tests of commands would find."""
+    (shell.folder / "worlds_of_mine.py").write_text(
+        MODULE.replace("while self.time == 3:", "open('begun', 'w').close()\n        while True:")
+    )
+    process = shell.start("check", "worlds_of_mine:Hangs-v0")
+    until((shell.folder / "begun").exists)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 75
+    assert "interrupted" in process.stderr.read()
+    process.stdout.close()
+    process.stderr.close()
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_colors_and_columns_that_fit(shell):
+    reader, writer = pty.openpty()
+    environment = shell.environment(TERM="xterm", COLUMNS="60")
+    environment.pop("NO_COLOR", None)
+    arguments = ("check", "toy:constant", "--seconds", "0.2")
+    process = shell.start(*arguments, stdout=writer, env=environment)
+    os.close(writer)
+    shown = b""
+    try:
+        while part := os.read(reader, 65536):
+            shown += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(reader)
+    assert process.wait(timeout=60) == 0, process.stderr.read()
+    process.stderr.close()
+    assert b"\x1b[" in shown
+    assert b"nothing to fix, " in shown
