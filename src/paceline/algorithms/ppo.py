@@ -27,6 +27,8 @@ class PPO:
     """λ of generalised advantage estimation"""
     entropy_coef: Annotated[float, Ge(0)] = 0.0
     """weight of the entropy bonus"""
+    anneal_entropy: bool = False
+    """let `entropy_coef` fall linearly to 0 over the run: a policy that explored, and then decides"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """weight of the value loss, which is itself half the mean squared error"""
     normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
@@ -59,7 +61,8 @@ class PPO:
         policy = plain.where(plain.detach() >= limited, limited)
         value = value_error(prediction.value, rows, self.value_clip)
         entropy = prediction.entropy
-        loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)
+        bonus = entropy * remaining if self.anneal_entropy else entropy
+        loss = policy.add(value, alpha=self.vf_coef).sub(bonus, alpha=self.entropy_coef)
         change = log_ratio.detach()
         kl, clipped = change.expm1() - change, (near != old).to(old.dtype)
         return loss, [policy, value, entropy, kl, clipped]
