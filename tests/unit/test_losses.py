@@ -173,6 +173,14 @@ def test_annealed_clip_falls_with_what_remains_of_the_run():
         close(seen["policy_loss"], [-(1 + 0.2 * remaining)])
 
 
+def test_an_annealed_entropy_bonus_falls_with_what_remains_of_the_run():
+    annealed = PPO(entropy_coef=0.5, anneal_entropy=True, normalize_advantage="none")
+    for remaining in (1.0, 0.25, 0.0):
+        calm, _ = terms(annealed, *case([0.0], 1.0, entropy=0.0), remaining=remaining)
+        lively, _ = terms(annealed, *case([0.0], 1.0, entropy=2.0), remaining=remaining)
+        close(lively - calm, [-1.0 * remaining])
+
+
 @pytest.mark.parametrize("kind", [A2C, IMPALA])
 def test_without_clipping_the_loss_is_minus_log_probability_times_advantage(kind):
     """Of IMPALA too: the ratio is in its advantage already, as a constant."""

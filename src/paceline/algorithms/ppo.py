@@ -28,7 +28,7 @@ class PPO:
     entropy_coef: Annotated[float, Ge(0)] = 0.0
     """weight of the entropy bonus"""
     anneal_entropy: bool = False
-    """let `entropy_coef` fall linearly to 0 over the run: a policy that explored, and then decides"""
+    """let `entropy_coef` fall linearly to 0 over the run: explore first, decide in the end"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """weight of the value loss, which is itself half the mean squared error"""
     normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
