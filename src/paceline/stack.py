@@ -121,8 +121,9 @@ def stacked_space(space: gym.Space[Any], spec: ObservationSpec) -> gym.Space[Any
         return gym.spaces.Tuple([stacked_space(one, spec) for one in space])
     if not isinstance(space, gym.spaces.Box) or space.shape != spec.leaves[0].shape:
         return space  # a mask of actions
+    shape = spec.seen.leaves[0].shape
     low, high = (
-        together(np.repeat(bound[None], spec.stack, 0), spec)[0]
+        together(np.repeat(bound[None], spec.stack, 0), spec).reshape(shape)
         for bound in (space.low, space.high)
     )
     return gym.spaces.Box(low, high, dtype=space.dtype.type)

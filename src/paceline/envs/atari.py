@@ -22,6 +22,13 @@ from .source import Source, needed, refusal, refuse_own, refuse_wrappers
 
 FRAME_SKIP = 4
 GENERATION = 32
+LEAVING = (
+    *("hangman", "haunted_house", "ice_hockey", "sir_lancelot", "surround", "time_pilot"),
+    "yars_revenge",
+)
+"""Games in which a reset leaves something of the episode before: a test of all games finds them."""
+FOR_TWO = ("combat", "joust", "maze_craze", "warlords")
+"""Which ALE has, and ends the process over."""
 FRAMES = 4
 """That a policy sees."""
 
@@ -60,7 +67,7 @@ def _games() -> list[str]:
     needed("ale_py", "atari", "atari")
     from ale_py import roms
 
-    return sorted(roms.get_all_rom_ids())
+    return sorted(set(roms.get_all_rom_ids()) - set(FOR_TWO))
 
 
 class AtariBatch:
@@ -90,7 +97,8 @@ class AtariBatch:
         self.action_space = self._env.single_action_space
         self._seed_of = seed_of
         # Actions that stick draw random numbers at every step.
-        self._generation = 1 if options.get("repeat_action_probability") else GENERATION
+        alone = game in LEAVING or options.get("repeat_action_probability")
+        self._generation = 1 if alone else GENERATION
 
     def _plain(self, frames: Array) -> Array:
         return frames.reshape(len(frames), *self._shape)
