@@ -1,0 +1,315 @@
+"""The suites by the command: a run and its evaluation, and sentences where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+from suites import missing
+
+import paceline
+
+pytestmark = pytest.mark.timeout(120)
+
+COMMON = shlex.split(
+    "--preset none --num-envs 4 --rollout-steps 32 --minibatches 2 --epochs 1 --hidden 16 "
+    "--total-steps 300 --eval-episodes 2 --threads 1 --compile off --device cpu"
+)
+
+# env_id → its package, and flags that keep it short.
+SUITES = {
+    "CartPole-v1": ("gymnasium", []),
+    "LunarLander-v3": ("Box2D", ["--env.time-limit", "40"]),
+    "HalfCheetah-v5": ("mujoco", ["--env.time-limit", "40"]),
+    "atari:Pong": ("ale_py", ["--env.time-limit", "25", "--encoder", "mlp", "--num-envs", "2"]),
+    "procgen:coinrun": ("procgen", ["--encoder", "mlp"]),
+    "procgen:fruitbot": (
+        "procgen",
+        ["--encoder", "small", "--env.kwargs", '{"num_levels": 3, "distribution_mode": "easy"}'],
+    ),
+    "envpool:CartPole-v1": ("envpool", []),
+    "envpool:Pong-v5": (
+        "envpool",
+        ["--env.time-limit", "30", "--encoder", "mlp", "--num-envs", "2"],
+    ),
+    "envpool:MiniGrid-DoorKey-5x5-v0": ("envpool", ["--env.time-limit", "40"]),
+    "minigrid:DoorKey-5x5": ("minigrid", ["--env.kwargs", '{"max_steps": 40}']),
+}
+
+LONG = ("procgen:coinrun",)
+"""Whose episodes take a thousand steps."""
+
+
+def refused(ended, *words):
+    """Exit 2, and a short sentence on stderr with all of `words`."""
+    assert ended.code == 2, ended
+    assert "Traceback" not in ended.err, ended.err
+    said = [line for line in ended.err.splitlines() if line.startswith("paceline: ")]
+    assert said and ended.err.strip().splitlines()[-1].count("") < 700, ended.err
+    assert len(ended.err.strip().splitlines()) <= 4, ended.err
+    for word in words:
+        assert word.lower() in ended.err.lower(), f"{word!r} is not in: {ended.err}"
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        pytest.param(
+            name,
+            marks=[missing(SUITES[name][0]), *([pytest.mark.slow] if name in LONG else [])],
+        )
+        for name in SUITES
+    ],
+)
+def test_every_suite_is_trained_in_and_evaluated(command, shell, env_id):
+    _, flags = SUITES[env_id]
+    ended = command(
+        *("train", "--env-id", env_id, *COMMON, *flags),
+        *("--output-dir", "run", "--track", "none", "--eval-every", "150"),
+    )
+    assert ended.code == 0, ended
+    run = shell.run("run")
+    steps = [line["steps"] for line in run.metrics()]
+    assert steps[-1] >= 300 and steps == sorted(steps)
+    assert all(line["loss"] == line["loss"] for line in run.metrics())
+    found = run.json("eval.json")
+    assert found["episodes"] == 2 == len(found["returns"])
+    # Episodes have seeds of their own where a suite takes them.
+    seeded = not env_id.startswith(("procgen", "envpool"))
+    assert len(found["seeds"]) == (2 if seeded else 0)
+    again = command("eval", "run", "--episodes", "3")
+    assert again.code == 0, again
+    assert f"{env_id}: mean" in again.out and "over 3 episodes" in again.out
+    later = run.json("eval.json")
+    if seeded:
+        assert later["returns"][:2] == found["returns"]
+    if env_id != "procgen:fruitbot":
+        assert found["elsewhere"] == {}
+        return
+    everywhere = {"distribution_mode": "easy", "num_levels": 0}
+    for one, number in ((found, 2), (later, 3)):
+        assert list(one["elsewhere"]) == ["all_levels"]
+        elsewhere = one["elsewhere"]["all_levels"]
+        agent = paceline.load(shell.folder / "run")
+        expected = paceline.evaluate(agent, env_id, number, kwargs=everywhere)
+        assert elsewhere["returns"] == expected.returns and elsewhere["episodes"] == number
+    assert "all levels" in again.out.replace("_", " ")
+
+
+@missing("envpool")
+def test_a_run_that_can_not_be_resumed_exactly_says_so_at_its_start(command):
+    flags = ("--env-id", "envpool:CartPole-v1", *COMMON, "--output-dir", "run", "--track", "none")
+    ended = command("train", *flags)
+    said = ended.err + ended.out
+    assert ended.code == 0 and "envpool:CartPole-v1 can't be saved" in said.replace("\n", " ")
+
+
+@pytest.mark.slow
+@missing("ale_py")
+@missing("minigrid")
+@pytest.mark.parametrize("env_id", ["atari:Pong", "minigrid:DoorKey-5x5"])
+def test_workers_add_nothing_to_what_a_run_says(shell, env_id):
+    """Nor does a suite that registers its environments in each of them."""
+    flags = (*COMMON, *SUITES[env_id][1], "--output-dir", "run", "--track", "none")
+    ended = shell("train", "--env-id", env_id, *flags, "--num-workers", "2")
+    assert ended.code == 0, ended
+    assert "WARN" not in ended.err and "Warning" not in ended.err, ended.err[:400]
+
+
+PACKAGES = {
+    "atari:Pong": ("ale_py", ("pip install 'paceline[atari]'",)),
+    "envpool:CartPole-v1": ("envpool", ("pip install 'paceline[envpool]'",)),
+    "minigrid:DoorKey-5x5": ("minigrid", ("pip install 'paceline[minigrid]'",)),
+    "procgen:coinrun": ("procgen", ("make extras", "procgen-mirror==", "gym3==", "--no-deps")),
+    "procgen:bigfish": ("gym3", ("make extras", "procgen-mirror==", "gym3==", "--no-deps")),
+    "LunarLander-v3": ("Box2D", ("pip install", "box2d")),
+    "HalfCheetah-v5": ("mujoco", ("pip install", "mujoco")),
+}
+
+
+@pytest.mark.parametrize("env_id", PACKAGES)
+def test_a_suite_whose_package_is_missing_says_what_to_install(command, monkeypatch, env_id):
+    """As if it had never been there: nothing of it is imported yet, and no import finds it."""
+    package, words = PACKAGES[env_id]
+    for name in list(sys.modules):
+        root = name.partition(".")[0]
+        inner = name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))
+        if root in (package, "procgen") or inner:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    ended = command("train", "--env-id", env_id, *COMMON, "--output-dir", "run")
+    refused(ended, "not installed", *words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ["atari:Pong", "procgen:coinrun"])
+def test_so_it_does_in_a_process_of_its_own(shell, env_id):
+    package, words = PACKAGES[env_id]
+    (shell.folder / f"{package}.py").write_text("raise ImportError('it is not here')\n")
+    refused(shell("train", "--env-id", env_id), "not installed", *words)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package", "word"),
+    [
+        ("atari:Pomg", "ale_py", "did you mean pong"),
+        ("atari:MsPakman", "ale_py", "MsPacman"),
+        ("atari:", "ale_py", "atari"),
+        ("procgen:coinrum", "procgen", "did you mean coinrun"),
+        ("procgen:", "procgen", "bigfish"),
+        ("procgen:Coinrun", "procgen", "did you mean coinrun"),
+        ("envpool:Nope-v9", "envpool", "envpool"),
+        ("envpool:Cartpole-v1", "envpool", "did you mean CartPole-v1"),
+        ("envpool:HalfCheeta-v5", "envpool", "HalfCheetah-v5"),
+        ("minigrid:Doorkey", "minigrid", "did you mean DoorKey"),
+        ("minigrid:DoorKey-5x6", "minigrid", "DoorKey-5x5"),
+        ("minigrid:CartPole-v1", "minigrid", "does not exist"),
+    ],
+)
+def test_a_name_that_no_suite_has_is_refused_with_what_is_near(command, env_id, package, word):
+    if package != "procgen":
+        pytest.importorskip(package)
+    refused(command("train", "--env-id", env_id, *COMMON), env_id, word)
+
+
+WRONG = {
+    "atari:Pong": [
+        {"nope": 1},
+        {"frameskip": "four"},
+        {"frameskip": 0},
+        {"repeat_action_probability": "often"},
+        {"autoreset_mode": "SameStep"},
+        {"num_envs": 3},
+        {"batch_size": 1},
+        {"num_threads": "many"},
+    ],
+    "procgen:coinrun": [
+        {"nope": 1},
+        {"distribution_mode": "nope"},
+        {"distribution_mode": "memory"},
+        {"distribution_mode": "extreme"},
+        {"num_levels": -1},
+        {"num_levels": "all"},
+        {"num_levels": 1.5},
+        {"num_levels": 10**12},
+        {"start_level": -3},
+        {"num": 3},
+        {"rand_seed": 3},
+        {"render_mode": "nope"},
+        {"debug_mode": "x"},
+        {"distribution_mode": ["easy"]},
+    ],
+    "envpool:CartPole-v1": [
+        {"nope": 1},
+        {"num_envs": 3},
+        {"batch_size": 1},
+        {"num_threads": -1},
+        {"seed": 3},
+        {"max_episode_steps": "long"},
+    ],
+    "minigrid:DoorKey-5x5": [{"nope": 1}, {"agent_view_size": "x"}],
+    "CartPole-v1": [{"nope": 1}],
+    "HalfCheetah-v5": [{"nope": 1}],
+    "LunarLander-v3": [{"nope": 1}],
+}
+
+
+@pytest.mark.parametrize("env_id", WRONG)
+def test_arguments_that_a_suite_does_not_take_are_refused_with_a_sentence(shell, env_id):
+    """In one process, which would end with a library that knows no other way to complain."""
+    pytest.importorskip(SUITES[env_id][0]) if not env_id.startswith("procgen") else None
+    script = shell.folder / "tries.py"
+    script.write_text(TRIES)
+    ended = _python(shell, script, env_id, json.dumps(WRONG[env_id]))
+    lines = ended.out.splitlines()
+    assert ended.code == 0, (lines[-1:], ended.err[-400:])
+    wrong = []
+    for kwargs, line in zip(WRONG[env_id], lines, strict=True):
+        kind, said = line.split(": ", 1)
+        key = next(iter(kwargs))
+        if kind != "BadInput" or key not in said or len(said) > 600:
+            wrong.append(f"{kwargs}: {line}")
+    assert wrong == []
+
+
+@missing("ale_py")
+def test_games_for_two_players_are_neither_offered_nor_tried(command, shell):
+    """ALE ships their ROMs and can't play them: it would end the process."""
+    offered = command("list", "envs", "atari").out.split()
+    script = shell.folder / "tries.py"
+    script.write_text(TRIES)
+    for game in ("Combat", "Joust", "MazeCraze", "Warlords"):
+        assert f"atari:{game}" not in offered
+    ended = _python(shell, script, "atari:Combat", "[{}]")
+    assert ended.code == 0 and ended.out.startswith("BadInput: "), (ended.out, ended.err)
+
+
+TRIES = """
+import json
+import shlex
+import subprocess
+import sys
+
+from paceline.envs.maker import look_at
+from paceline.errors import PacelineError
+
+for kwargs in json.loads(sys.argv[2]):
+    try:
+        look_at(sys.argv[1], kwargs=kwargs)
+    except PacelineError as error:
+        print(f"{type(error).__name__}: {error}".replace(chr(10), " / "), flush=True)
+    except Exception as error:
+        print(f"TRACEBACK {type(error).__name__}: {error}".replace(chr(10), " / "), flush=True)
+    else:
+        print(f"ACCEPTED: {kwargs}", flush=True)
+"""
+
+
+def _python(shell, script, *arguments):
+    ended = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        cwd=shell.folder,
+        env=shell.environment(),
+    )
+    return type("Ended", (), {"code": ended.returncode, "out": ended.stdout, "err": ended.stderr})
+
+
+@pytest.mark.parametrize(
+    ("env_id", "flags", "words"),
+    [
+        ("procgen:coinrun", ["--env.time-limit", "50"], ("time_limit is 50", "leave it out")),
+        *(
+            (
+                env_id,
+                ["--env.wrappers", "gymnasium.wrappers:FlattenObservation"],
+                ("env.wrappers", "leave it out"),
+            )
+            for env_id in ("atari:Pong", "procgen:coinrun", "envpool:CartPole-v1")
+        ),
+        ("minigrid:DoorKey-5x5", ["--env.frame-stack", "4"], ("frame_stack is 4", "parts")),
+        ("minigrid:DoorKey-5x5", ["--encoder", "impala"], ("encoder is 'impala'", "images")),
+        ("procgen:coinrun", ["--normalize-obs"], ("normalize_obs", "image")),
+    ],
+)
+def test_options_that_make_no_sense_in_a_suite_are_refused(command, env_id, flags, words):
+    package = SUITES[env_id][0]
+    if package != "procgen":
+        pytest.importorskip(package)
+    refused(command("train", "--env-id", env_id, *COMMON, *flags), *words)
+
+
+def test_a_list_of_every_suite_can_be_had(command):
+    for suite, name in (
+        ("atari", "Breakout"),
+        ("procgen", "coinrun"),
+        ("envpool", "HalfCheetah-v5"),
+        ("minigrid", "DoorKey-5x5"),
+    ):
+        ended = command("list", "envs", suite)
+        assert ended.code == 0 and name in ended.out, (suite, ended.err)
