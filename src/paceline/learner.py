@@ -26,8 +26,7 @@ from .policy.network import NetworkSpec
 from .policy.normalize import ReturnScaler, RunningMoments
 from .rollout import Array, Rollout
 from .spaces import ObservationSpec
-from .stack import frames, stacked, together
-from .stack import places as find_places
+from .stack import frames, places, stacked, together
 from .step import Objective, Step
 from .sync import Sync
 
@@ -333,19 +332,16 @@ class Learner:
 
         Pictures stay where they are until they are looked at: their rows say where to find them.
         """
-        parts, places = {}, None
-        for name in self._stored.parts:
-            if not name.startswith("image"):
-                part = stacked(self._stored, rollout, name) if name == "vector" else None
-                part = self._stored.split(rollout.obs)[name] if part is None else part
-                rows = torch.from_numpy(part).to(self._device)
-                parts[name] = rows.flatten(0, 1).contiguous()
+        parts, spec = {}, self._stored
+        for name, found in spec.split(rollout.obs).items():
+            if name.startswith("image"):
+                kept = torch.from_numpy(frames(spec, rollout, name))
+                self._frames[name] = kept.to(self._device)
+                parts[name] = self._tensor(places(rollout.first, spec.stack))
                 continue
-            if places is None:
-                places = self._tensor(find_places(rollout.first, self._stored.stack))
-            kept = frames(self._stored, rollout, name)
-            self._frames[name] = torch.from_numpy(kept).to(self._device)
-            parts[name] = places
+            shown = stacked(spec, rollout, name) if name == "vector" else found
+            rows = torch.from_numpy(shown).to(self._device)
+            parts[name] = rows.flatten(0, 1).contiguous()
         return parts
 
     def _looked(self, inputs: Inputs) -> Inputs:
@@ -420,14 +416,14 @@ def _pieces(parts: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.
     return zip(*(part.split(size) for part in parts), strict=True)  # type: ignore[no-untyped-call]
 
 
-def gathered(frames: torch.Tensor, places: torch.Tensor, spec: ObservationSpec) -> torch.Tensor:
-    """The pictures [R, ...] whose observations lie at `places[R, S]`.
+def gathered(kept: torch.Tensor, at: torch.Tensor, spec: ObservationSpec) -> torch.Tensor:
+    """The pictures [R, ...] whose observations lie `at[R, S]`.
 
     Grey ones side by side in memory, pixel by pixel, as convolutions read them.
     """
     if spec.stack == 1:
-        return frames.index_select(0, places.flatten())
-    if frames.ndim == 3:
-        one_by_one = [frames.index_select(0, column) for column in places.unbind(1)]
+        return kept.index_select(0, at.flatten())
+    if kept.ndim == 3:
+        one_by_one = [kept.index_select(0, column) for column in at.unbind(1)]
         return torch.stack(one_by_one, -1).movedim(-1, 1)
-    return together(frames.index_select(0, places.flatten()), spec)
+    return together(kept.index_select(0, at.flatten()), spec)
