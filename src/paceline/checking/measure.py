@@ -58,6 +58,8 @@ class Measured:
     queued_share: float
     """of the time, in which it could have run but others had the CPU; not counted above"""
     failures: int
+    pictures: bool = False
+    """whether it shows images, which take long to learn from"""
 
     @property
     def reset_share(self) -> float:
@@ -141,6 +143,7 @@ class _Stepping:
             cpu_share=cpu / (own * wall),
             queued_share=1 - own,
             failures=self._columns.failures,
+            pictures=bool(self._columns.obs_spec.images),
         )
 
     def _reset_seconds(self, seconds: float) -> float:

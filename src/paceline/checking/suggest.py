@@ -65,6 +65,12 @@ def _shape(found: Measured, step: float, cpus: int) -> tuple[int, int, str]:
             "would gain nothing"
         )
         return 0, ALONE, reason
+    if found.pictures and step < SLOW_US:
+        reason = (
+            f"a step takes {_time(step)}, and convolutions over its pictures longer: the learner "
+            "needs the CPUs itself"
+        )
+        return 0, ALONE, reason
     if cpus == 1:
         return 0, each, "there is one CPU, which the learner needs too"
     reason = (
