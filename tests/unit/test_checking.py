@@ -112,9 +112,9 @@ def test_a_dear_step_is_shared_by_all_cpus(rate, each):
 
 
 def test_where_convolutions_take_longer_than_stepping_the_learner_keeps_the_cpus():
-    quick = replace(FAST, steps_per_second=5000.0, step_us=200.0)
+    quick = dataclasses.replace(FAST, steps_per_second=5000.0, step_us=200.0)
     assert suggested(quick, cpus=6, free_mb=16_000).workers == 6
-    found = suggested(replace(quick, pictures=True), cpus=6, free_mb=16_000)
+    found = suggested(dataclasses.replace(quick, pictures=True), cpus=6, free_mb=16_000)
     assert found.workers == 0 and "pictures" in found.reason
 
 
