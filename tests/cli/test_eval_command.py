@@ -11,7 +11,6 @@ import pytest
 
 import paceline
 from paceline import cli, evaluation
-from paceline.envs import env_maker
 from paceline.saved import evaluate_saved
 
 
@@ -124,7 +123,7 @@ def test_the_options_of_the_environment_hold_in_evaluation_too(shell):
 def test_each_seed_is_one_episode_that_counts_once(trained, episodes):
     """Against plain Gymnasium; a short episode must not let its column add another to the mean."""
     agent = paceline.load(trained.folder / "run")
-    result = evaluation.run(agent, env_maker("CartPole-v1"), episodes)
+    result = evaluation.run(agent, "CartPole-v1", {}, episodes)
     played = [episode(agent.act, seed) for seed in result.seeds]
     assert len(set(result.seeds)) == len(result.seeds) == episodes
     assert result.returns == [total for total, _ in played]

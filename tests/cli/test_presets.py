@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,19 @@ def test_it_says_in_one_line_what_it_is_and_then_its_source(algo, name):
     assert any(line.startswith("# Source: ") for line in lines)
 
 
+OF_SUITES = {
+    "atari": ("ale_py", "atari:Pong"),
+    "procgen": ("procgen", "procgen:coinrun"),
+    "minigrid": ("minigrid", "minigrid:DoorKey-5x5"),
+}
+
+
 @pytest.mark.parametrize(("algo", "name"), TUNED)
 def test_it_is_found_by_its_environment_and_fits_it(algo, name):
-    config = paceline.Config(algo=algo, env_id=name, compile="off", threads=1)
+    package, env_id = OF_SUITES.get(name, (None, name))
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    config = paceline.Config(algo=algo, env_id=env_id, compile="off", threads=1)
     assert config.preset == name and config.total_steps
     for option, value in load_file(presets(algo)[name]).items():
         if not isinstance(value, dict):
@@ -42,6 +53,14 @@ def test_it_is_found_by_its_environment_and_fits_it(algo, name):
         rows = config.num_envs * config.rollout_steps
         assert rows % config.minibatch_count == 0
         assert parts.network.normalize_obs == config.normalize_obs
+
+
+def test_it_serves_whoever_steps_its_environment():
+    assert paceline.Config(env_id="envpool:HalfCheetah-v5").preset == "HalfCheetah-v5"
+    assert paceline.Config(env_id="envpool:CartPole-v1").preset == "CartPole-v1"
+    assert paceline.Config(env_id="envpool:MiniGrid-DoorKey-5x5-v0").preset == "minigrid"
+    assert paceline.Config(env_id="envpool:Humanoid-v5").preset == "auto"
+    assert paceline.Config(env_id="toy:identity").preset == "auto"
 
 
 def test_it_serves_other_versions_of_its_environment():

@@ -223,7 +223,7 @@ def test_eval_json_has_every_field_and_they_agree(ppo):
     _, run, _ = ppo
     result = strictly(run.text("eval.json"))
     names = "episodes mean std median min max length_mean ci_low ci_high returns seeds"
-    assert {*shlex.split(names), "checkpoint", "env_id", "sampled"} == set(result)
+    assert {*shlex.split(names), "checkpoint", "env_id", "sampled", "elsewhere"} == set(result)
     returns = result["returns"]
     assert len(returns) == len(set(result["seeds"])) == result["episodes"] == 7
     assert result["mean"] == pytest.approx(statistics.fmean(returns))

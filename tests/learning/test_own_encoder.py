@@ -133,7 +133,7 @@ def test_it_learns_cartpole(tmp_path):
         (nets.NotAModule, "not a class of"),
         ("nets:Absent", "can't be imported"),
         ("no_such_module:Net", "can't be imported"),
-        ("nets", "can't be imported"),
+        ("nets", "your own as module:Class"),
     ],
 )
 def test_what_can_not_be_held_is_refused_by_name(encoder, words, tmp_path):
