@@ -123,15 +123,13 @@ def test_an_environment_that_waits_may_have_more_workers_than_cpus():
     assert suggested(waiting, cpus=4, free_mb=16_000).workers == 16
 
 
-def test_a_suite_without_single_environments_is_known_as_one(monkeypatch):
-    def refuse(*_, **__):
-        raise BadInput("it comes only as a batch")
-
-    monkeypatch.setattr("paceline.checking.subject.env_maker", refuse)
-    subject = Subject(Request(env_id="envpool:Anything-v1"))
+def test_a_suite_without_single_environments_is_known_as_one():
+    pytest.importorskip("envpool")
+    subject = Subject(Request(env_id="envpool:CartPole-v1"))
     assert not subject.single
     assert subject.make() is None
-    for env_id in ("Anything-v1", "gym:Anything-v1", "module:Anything-v1"):
+    assert Subject(Request(env_id="CartPole-v1")).single
+    for env_id in ("Anything-v1", "gym:Anything-v1", "module:Anything-v1", "envpool:Anything-v1"):
         with pytest.raises(BadInput):
             Subject(Request(env_id=env_id))
 
