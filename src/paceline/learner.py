@@ -256,7 +256,8 @@ class Learner:
         for epoch in range(plan.epochs):
             shuffled = self._shuffled(rows, rollout, epoch)
             for minibatch in shuffled.split(size):
-                minibatch = replace(minibatch, inputs=self._looked(minibatch.inputs))
+                if self._frames:
+                    minibatch = replace(minibatch, inputs=self._looked(minibatch.inputs))
                 if self._alone:
                     total += step.whole(minibatch, remaining, lr)
                 else:
