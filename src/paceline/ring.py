@@ -69,8 +69,6 @@ def watch(
         at_work = sync.pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)  # to see the end in time
         over = budget.fraction(progress) >= 1.0
         stopped |= meter.listened(over or stopped or stopping()) and not over
-        if not at_work and budget.seconds and 0 < budget.seconds - progress.time < PAUSE:
-            progress.time = budget.seconds  # their clocks had started a moment before this one
         learner.follow(progress.iter)
         spent = budget.fraction(progress)
         due = meter.iters >= log_every and not stopped and spent < 1.0
@@ -185,7 +183,11 @@ class Meter:
     def _hear(self, own: dict[str, float], episodes: list[Episode]) -> bool:
         progress, now = self._progress, time.perf_counter()
         passed, self._clock = now - self._clock, now
-        own["time"] = passed if self._sync.rank == 0 else 0.0  # whose clock is everybody's
+        # Ranks go by the first one's clock. Learners that wait for nobody go each by its own, and
+        # who watches them by their mean.
+        alone = self._sync.world_size > self._sync.size
+        mine = self._sync.rank > 0 if alone else self._sync.rank == 0
+        own["time"] = passed / (self._sync.world_size if alone else 1) if mine else 0.0
         heard = own
         if self._sync.path:  # there is somebody to talk to
             sums = np.array([own.get(name, 0.0) for name in self._names])
@@ -202,8 +204,7 @@ class Meter:
         self._behind = max(0, made - 1)
         progress.iter += made
         progress.steps += round(heard["steps"])
-        # Those that wait for nobody can't wait for a clock either.
-        progress.time += passed if self._sync.size == 1 else heard["time"]
+        progress.time += passed if alone and mine else heard["time"]
         return heard["stop"] > 0
 
     def report(self, fraction: float, stop: bool) -> Report:

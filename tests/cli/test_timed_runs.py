@@ -140,9 +140,7 @@ def test_a_timed_run_ends_within_one_iteration_of_its_budget(timed, mode):
     over = run.last - run.first - SECONDS
     assert over <= run.iteration + SLACK, f"{over:.3f} s, an iteration {run.iteration:.3f} s"
     assert over >= -run.iteration - SLACK, f"it stopped {-over:.3f} s too early"
-    # Who watches a3c's learners sees their end when it has a CPU to look.
-    waits = SLACK if mode == "a3c" else 0.0
-    assert run.lines[-1]["time"] - SECONDS <= run.iteration + waits
+    assert run.lines[-1]["time"] - SECONDS <= run.iteration
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -197,10 +195,15 @@ def test_evaluations_and_checkpoints_are_counted_and_told(shell, mode):
     made = sum(line["eval_return"] is not None for line in run.lines[:-1])
     assert made >= 1 and spent["eval"] >= made * SLOW and spent["save"] > 0
     for before, line, n in zip(run.lines, run.lines[1:], each[1:], strict=False):
-        assert line["t_eval"] + line["t_save"] <= line["t_other"] + 1e-3
+        # Of ranks, only the first one evaluates and saves: what else they do is a mean.
+        rest = line["t_iter"] if mode == "ranks" else line["t_other"]
+        assert line["t_eval"] + line["t_save"] <= rest + 1e-3
         if before["eval_return"] is not None:
             assert line["t_eval"] * n >= SLOW  # told in the report that follows
-            assert line["time"] - before["time"] >= line["t_eval"] * n - 1e-3  # and counted
+            took, seen = line["t_eval"] * n, 1e-3
+            if mode == "a3c":  # whose learners go on meanwhile, until the clock stops them
+                took, seen = min(took, 3.0 - before["time"]), run.iteration
+            assert line["time"] - before["time"] >= took - seen  # and counted
     said = re.search(
         r"trained for (\S+) s, in which evaluations took (\S+) s and checkpoints (\S+) s",
         run.err + run.out,
