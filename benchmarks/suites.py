@@ -66,13 +66,11 @@ def ours(stack: ExitStack, env_id: str, threads: int, **options: Any) -> Steps:
         actions = draw.integers(act.size, size=(64, NUM_ENVS))
 
     def steps(rows: int) -> int:
-        made = 0
         for _ in range(rows // 64):
             out.turn()
             for t in range(64):
                 columns.step(t, columns.adapt(actions[t]), out)
-            made += int(out.valid.sum())
-        return made
+        return rows * NUM_ENVS  # with those that only reset, as on the other side
 
     return steps
 

@@ -84,8 +84,11 @@ class ObservationAdapter:
             stored[where, place] = value.reshape(*lead, -1)
         else:
             several = value.reshape(*lead, -1)
-            _check_choices(leaf, several)
-            stored[where, place] = several[..., coder.owner] == coder.meaning
+            meant = several if len(leaf.sizes) == 1 else several[..., coder.owner]
+            chosen = meant == coder.meaning
+            if value.dtype.kind not in "iub" or np.count_nonzero(chosen) != value.size:
+                _check_choices(leaf, several)  # refuses
+            stored[where, place] = chosen
 
     def _write_mask(self, mask: Array, observation: Any, info: Mapping[str, Any]) -> None:
         """The actions that are allowed; where nothing is said, or none of a choice is, all."""

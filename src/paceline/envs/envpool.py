@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from ..adapters import assembled
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
@@ -38,7 +39,13 @@ def environment(
     limit = {"max_episode_steps": time_limit} if time_limit else {}
     import envpool
 
-    stacks = STACK in envpool.make_spec(name).config._fields and STACK not in kwargs
+    options = envpool.make_spec(name).config
+    if options.max_num_players > 1:
+        raise BadInput(
+            f"env_id 'envpool:{name}' has up to {options.max_num_players} players, and a policy "
+            "here acts for one; take a task for one player"
+        )
+    stacks = STACK in options._fields and STACK not in kwargs
     return Source(many=partial(EnvPoolBatch, name, kwargs | limit), stack=4 if stacks else 1)
 
 
@@ -68,29 +75,41 @@ class EnvPoolBatch:
                 shown = self._env.observation_space
         except (TypeError, ValueError, AssertionError) as error:
             raise refusal("envpool", kwargs, error) from None
-        self._parts = None
+        # What a step gives and takes, by names such as `obs:image`, without its Python dressing,
+        # which takes as long as the environments do.
+        given = list(self._env._state_keys)
+        self._needed = [given.index(name) for name in ("reward", "done", "trunc")]
+        self._parts: list[tuple[tuple[str, ...], int]] = []
+        """the path of each part of an observation, and where it is among what is given"""
         if isinstance(shown, gym.spaces.Dict):
-            self._parts = [key for key in shown.spaces if key != MISSION]
-            shown = gym.spaces.Dict({key: shown.spaces[key] for key in self._parts})
+            shown = gym.spaces.Dict({k: v for k, v in shown.spaces.items() if k != MISSION})
+            names = [(n, key[4:]) for n, key in enumerate(given) if key.startswith("obs:")]
+            self._parts = [(tuple(name.split(".")), n) for n, name in names if name != MISSION]
+        self._only = next(n for n, key in enumerate(given) if key.startswith("obs"))
         self._grey = isinstance(shown, gym.spaces.Box) and len(shown.shape) == 3
         self._grey = self._grey and shown.shape[0] == 1 and shown.dtype == np.uint8
         if self._grey:
             shown = gym.spaces.Box(0, 255, shown.shape[1:], np.uint8)
         self.observation_space: gym.Space[Any] = shown
         self.action_space: gym.Space[Any] = self._env.action_space
-        self._dtype = self.action_space.dtype
+        self._dtype = self._env.spec._action_spec[-1][0]
+        self._columns = np.arange(num_envs, dtype=np.int32)
 
-    def _shown(self, obs: Any) -> Any:
-        if self._parts is not None:
-            return {key: obs[key] for key in self._parts}
-        return obs[:, 0] if self._grey else obs
+    def _shown(self, given: list[Array]) -> Any:
+        if self._parts:
+            return assembled((path, given[n]) for path, n in self._parts)
+        return given[self._only][:, 0] if self._grey else given[self._only]
 
     def reset(self) -> Any:
-        return self._shown(self._env.reset()[0])
+        self._env._reset(self._columns)
+        return self._shown(self._env._recv())
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
-        obs, *rest, _ = self._env.step(actions.astype(self._dtype, copy=False))
-        return self._shown(obs), *rest
+        taken = actions.astype(self._dtype, order="C", copy=False)
+        self._env._send([self._columns, self._columns, taken])
+        given = self._env._recv()
+        reward, done, truncated = (given[n] for n in self._needed)
+        return self._shown(given), reward, done & ~truncated, truncated
 
     def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
         raise AssertionError("its episodes can't be given a seed")
