@@ -57,9 +57,9 @@ def ratios(precision: str, env_id: str, **options: Any) -> dict[str, float]:
         assert sampler is not None
         sampler.begin()
         rollout = sampler.collect()
-        inputs = learner.module.inputs(learner._parts(rollout))
+        inputs = learner.module.inputs(learner.sight.parts(rollout))
         rows = rollout.reward.size // config.minibatch_count
-        minibatch = learner._looked(tuple(part[:rows] for part in inputs))
+        minibatch = learner.sight.look(tuple(part[:rows] for part in inputs))
         with torch.no_grad():
             action = torch.from_numpy(rollout.action).flatten(0, 1)[:rows]
             logp = learner.module.predict(minibatch, action).logp.numpy()

@@ -25,8 +25,8 @@ from .policy.flat import Flat
 from .policy.network import NetworkSpec
 from .policy.normalize import ReturnScaler, RunningMoments
 from .rollout import Array, Rollout
+from .sight import Sight
 from .spaces import ObservationSpec
-from .stack import frames, places, stacked, together
 from .step import Objective, Step
 from .sync import Sync
 
@@ -83,9 +83,7 @@ class Learner:
         )
         self._alone = sync.size == 1 and self._own and algorithm.target_kl is None
         """whether nobody has a say between a gradient and its application"""
-        self._stored = stored or network.obs
-        self._frames: dict[str, torch.Tensor] = {}
-        """pictures of the rollout that is being learnt from, by part"""
+        self.sight = Sight(stored or network.obs, device)
         self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
         self._scaler = ReturnScaler(columns, plan.gamma) if plan.normalize_return else None
         self.version = 0
@@ -161,7 +159,7 @@ class Learner:
 
     def _judge(self, rollout: Rollout) -> tuple[Rows, Metrics]:
         """Values, targets and weights of every row, all T·B of them."""
-        inputs = self.module.inputs(self._parts(rollout))
+        inputs = self.module.inputs(self.sight.parts(rollout))
         kept = rollout.steps * rollout.columns
         predicted, log_ratio = self._predicted(rollout, inputs, kept)
         value = predicted.numpy(force=True).reshape(rollout.steps + 1, rollout.columns, -1)
@@ -207,19 +205,19 @@ class Learner:
         if rollout.value.size and not self._algorithm.off_policy:
             value = torch.from_numpy(rollout.value).to(self._device).reshape(-1, 1)
             return value, np.zeros((), np.float32)
-        size = kept // self._plan.minibatches if self._frames else len(inputs[0])
+        size = kept // self._plan.minibatches if self.sight.pictures else len(inputs[0])
         values, logps = [], []
         with torch.no_grad():
             if not self._algorithm.off_policy:
                 for piece in _pieces(inputs, size):
-                    values.append(self.module.value(self._looked(piece)))
+                    values.append(self.module.value(self.sight.look(piece)))
                 return torch.cat(values), np.zeros((), np.float32)
             acting = tuple(part[:kept] for part in inputs)
             for *seen, action in _pieces((*acting, self._tensor(rollout.action)), size):
-                acted = self.module.predict(self._looked(tuple(seen)), action)
+                acted = self.module.predict(self.sight.look(tuple(seen)), action)
                 values.append(acted.value)
                 logps.append(acted.logp)
-            values.append(self.module.value(self._looked(tuple(part[kept:] for part in inputs))))
+            values.append(self.module.value(self.sight.look(tuple(part[kept:] for part in inputs))))
         logp = torch.cat(logps).numpy(force=True).reshape(rollout.reward.shape)
         log_ratio = np.where(rollout.valid, logp - rollout.logp, np.float32(0.0))
         return torch.cat(values), log_ratio
@@ -256,8 +254,8 @@ class Learner:
         for epoch in range(plan.epochs):
             shuffled = self._shuffled(rows, rollout, epoch)
             for minibatch in shuffled.split(size):
-                if self._frames:
-                    minibatch = replace(minibatch, inputs=self._looked(minibatch.inputs))
+                if self.sight.pictures:
+                    minibatch = replace(minibatch, inputs=self.sight.look(minibatch.inputs))
                 if self._alone:
                     total += step.whole(minibatch, remaining, lr)
                 else:
@@ -290,7 +288,7 @@ class Learner:
         """Fold the rollout's observations in, for the next weights to use."""
         if self._obs_moments is None:
             return
-        seen = stacked(self._stored, rollout, "vector")[:-1][rollout.valid]
+        seen = self.sight.vector(rollout)[:-1][rollout.valid]
         seen = seen.reshape(-1, self.module.spec.obs.size)
         mean, var, count = self._moments(seen)
         self._obs_moments.update(count, mean, var)
@@ -328,41 +326,13 @@ class Learner:
         flat = array.reshape(-1, *array.shape[2:]) if array.ndim > 1 else array
         return torch.from_numpy(flat).to(self._device)
 
-    def _parts(self, rollout: Rollout) -> dict[str, torch.Tensor]:
-        """[T+1, B, ...] of a rollout's observations as rows, by part.
-
-        Pictures stay where they are until they are looked at: their rows say where to find them.
-        """
-        parts, spec = {}, self._stored
-        for name, found in spec.split(rollout.obs).items():
-            if name.startswith("image"):
-                kept = torch.from_numpy(frames(spec, rollout, name))
-                self._frames[name] = kept.to(self._device)
-                parts[name] = self._tensor(places(rollout.first, spec.stack))
-                continue
-            shown = stacked(spec, rollout, name) if name == "vector" else found
-            rows = torch.from_numpy(shown).to(self._device)
-            parts[name] = rows.flatten(0, 1).contiguous()
-        return parts
-
-    def _looked(self, inputs: Inputs) -> Inputs:
-        """With pictures in place of where to find them."""
-        if not self._frames:
-            return inputs
-        seen = []
-        for name, given in zip(self._stored.parts, inputs, strict=True):
-            if name in self._frames:
-                given = gathered(self._frames[name], given, self._stored)
-            seen.append(given)
-        return tuple(seen)
-
     def warm_up(self, rollout: Rollout) -> float:
         """Compile for rollouts of this shape, learning nothing; returns the seconds taken."""
         began, kept = time.perf_counter(), rollout.steps * rollout.columns
         blank = torch.zeros(kept, device=self._device)
         value = blank[:, None]
         rows = Rows(
-            inputs=tuple(part[:kept] for part in self.module.inputs(self._parts(rollout))),
+            inputs=tuple(part[:kept] for part in self.module.inputs(self.sight.parts(rollout))),
             action=self._tensor(rollout.action),
             logp=blank,
             advantage=blank,
@@ -371,7 +341,7 @@ class Learner:
             weight=blank,
         )
         minibatch = next(rows.split(kept // self._plan.minibatches))
-        minibatch = replace(minibatch, inputs=self._looked(minibatch.inputs))
+        minibatch = replace(minibatch, inputs=self.sight.look(minibatch.inputs))
         self._step.prepare(minibatch, self._alone)
         self.t_compile = time.perf_counter() - began
         return self.t_compile
@@ -415,16 +385,3 @@ class Learner:
 def _pieces(parts: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
     """Rows of several tensors, `size` at a time."""
     return zip(*(part.split(size) for part in parts), strict=True)  # type: ignore[no-untyped-call]
-
-
-def gathered(kept: torch.Tensor, at: torch.Tensor, spec: ObservationSpec) -> torch.Tensor:
-    """The pictures [R, ...] whose observations lie `at[R, S]`.
-
-    Grey ones side by side in memory, pixel by pixel, as convolutions read them.
-    """
-    if spec.stack == 1:
-        return kept.index_select(0, at.flatten())
-    if kept.ndim == 3:
-        one_by_one = [kept.index_select(0, column) for column in at.unbind(1)]
-        return torch.stack(one_by_one, -1).movedim(-1, 1)
-    return together(kept.index_select(0, at.flatten()), spec)

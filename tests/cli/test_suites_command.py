@@ -99,6 +99,43 @@ def test_every_suite_is_trained_in_and_evaluated(command, shell, env_id):
     assert "all levels" in again.out.replace("_", " ")
 
 
+WAYS = {
+    "workers": "--algo ppo --num-workers 2 --num-envs 4",
+    "stream": "--algo impala --num-workers 2 --num-envs 4",
+    "ranks": "--algo ppo --ranks 2",
+    "a3c": "--algo a3c --num-workers 2",
+}
+USUALLY = [("atari:Pong", "stream"), ("procgen:fruitbot", "ranks"), ("envpool:Pong-v5", "a3c")]
+"""The others take `make test-all`."""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "way"),
+    [
+        pytest.param(
+            env_id,
+            way,
+            marks=[
+                missing(SUITES[env_id][0]),
+                *([] if (env_id, way) in USUALLY else [pytest.mark.slow]),
+            ],
+        )
+        for env_id in SUITES
+        if ":" in env_id and env_id not in LONG
+        for way in WAYS
+    ],
+)
+def test_every_suite_is_trained_in_every_way(shell, env_id, way):
+    """And a run that is resumed goes on where it was, in steps at least."""
+    flags = [*COMMON, *SUITES[env_id][1], *WAYS[way].split()]
+    run = shell.train("run", "--env-id", env_id, *flags)
+    assert run.metrics()[-1]["steps"] >= 300 and len(run.json("eval.json")["returns"]) == 2
+    shell.resume("run", "--total-steps", "600")
+    steps = [line["steps"] for line in run.metrics()]
+    assert steps[-1] >= 600 and steps == sorted(steps)
+    assert len(run.json("eval.json")["returns"]) == 2
+
+
 @missing("envpool")
 def test_a_run_that_can_not_be_resumed_exactly_says_so_at_its_start(command):
     flags = ("--env-id", "envpool:CartPole-v1", *COMMON, "--output-dir", "run", "--track", "none")

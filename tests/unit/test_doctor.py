@@ -358,6 +358,11 @@ def test_suites_are_listed_with_how_to_install_what_is_missing():
     assert finding.fix.endswith("pip install 'paceline[mujoco]' ale-py minigrid")
 
 
+def test_what_an_extra_can_not_install_has_a_command_of_its_own():
+    finding = software.optional("suites", {"procgen": False}, ["procgen"])
+    assert says(finding, "ok", "none of procgen", "'paceline[procgen]', then pip install --no-deps")
+
+
 def test_when_all_or_none_are_installed_the_sentence_is_still_one():
     assert software.optional("tools", {"ray": True}, []) == Finding(
         "ok", "tools", "ray is installed"

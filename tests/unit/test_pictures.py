@@ -279,9 +279,9 @@ def test_pictures_stay_bytes_in_the_rollout_and_on_their_way_to_the_learner(enco
             rollout, learner = parts.sampler.collect(), parts.learner
             stored = parts.world.obs_spec.split(rollout.obs)["image0"]
             assert stored.dtype == np.uint8
-            given = learner.module.inputs(learner._parts(rollout))
+            given = learner.module.inputs(learner.sight.parts(rollout))
             names = list(parts.world.obs_spec.parts)
-            looked = dict(zip(names, learner._looked(given), strict=True))
+            looked = dict(zip(names, learner.sight.look(given), strict=True))
             assert looked["image0"].dtype == torch.uint8
             learner.update(rollout, 1.0)
 
@@ -370,7 +370,7 @@ def test_ratios_start_near_one_in_bf16_and_weights_stay_float32(allowed, space, 
             rows, _ = learner._judge(rollout)
             found = []
             for minibatch in learner._shuffled(rows, rollout, 0).split(16):
-                looked = learner._looked(minibatch.inputs)
+                looked = learner.sight.look(minibatch.inputs)
                 with torch.no_grad():
                     logp = learner.module.predict(looked, minibatch.action).logp
                 assert logp.dtype == torch.float32

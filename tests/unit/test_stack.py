@@ -311,8 +311,8 @@ def test_a_learner_sees_what_the_policy_saw_when_it_acted(name):
             seen.clear()
             rollout = parts.sampler.collect()
             ends += rollout.done.sum()
-            given = learner.module.inputs(learner._parts(rollout))
-            looked = learner._looked(given)
+            given = learner.module.inputs(learner.sight.parts(rollout))
+            looked = learner.sight.look(given)
             acted = stored.seen.split(np.concatenate(seen[:STEPS]))
             for part, (which, ours) in zip(looked, acted.items(), strict=True):
                 theirs = part[: STEPS * COLUMNS].numpy()
@@ -337,7 +337,7 @@ def test_the_ratio_of_every_first_minibatch_is_one(name):
             rows, _ = learner._judge(rollout)
             found = []
             for minibatch in learner._shuffled(rows, rollout, 0).split(12):
-                looked = learner._looked(minibatch.inputs)
+                looked = learner.sight.look(minibatch.inputs)
                 right = ratios(learner, _given(minibatch, looked))
                 found.append(right)
                 turned = tuple(part.roll(1, 0) for part in looked)
@@ -366,10 +366,10 @@ def test_a_rollout_holds_each_observation_once(name):
         assert rollout.obs.nbytes == (STEPS + 1) * COLUMNS * one
         assert rollout.before.nbytes == (size - 1) * COLUMNS * one
         parts.learner.update(rollout, 1.0)
-        kept = [frames.nbytes for frames in parts.learner._frames.values()]
+        kept = [frames.nbytes for frames in parts.learner.sight.pictures.values()]
         pictures = layout != "vector"
         assert kept == [(size - 1 + STEPS + 1) * COLUMNS * one] * pictures
-        assert all(frames.dtype == torch.uint8 for frames in parts.learner._frames.values())
+        assert all(frames.dtype == torch.uint8 for frames in parts.learner.sight.pictures.values())
         state = parts.sampler.state()
         assert sum(np.asarray(array).nbytes for array in state.values()) < size * COLUMNS * one + (
             STEPS * COLUMNS * 8 + 8 * COLUMNS * 8

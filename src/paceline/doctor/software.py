@@ -22,6 +22,8 @@ TOOLS = {"tensorboard": "tensorboard", "wandb": "wandb", "ray": "ray"}
 """Name → the module that is imported."""
 PACKAGES = {"atari": "ale-py"}
 """Where pip knows it by another name."""
+APART = {"procgen": "pip install --no-deps procgen-mirror==0.10.7 gym3==0.3.3"}
+"""What an extra can't bring, since it would replace numpy by an old one."""
 
 Versions = Callable[[str], str | None]
 """The installed version of a package, or None."""
@@ -110,7 +112,8 @@ def optional(topic: str, found: dict[str, bool], extras: list[str]) -> Finding:
     parts = [f"'paceline[{','.join(own)}]'"] if own else []
     parts += [PACKAGES.get(name, name) for name in missing if name not in extras]
     text = f"{said}, {absent}" if there else absent
-    return Finding("ok", topic, text, f"to add what is not: pip install {' '.join(parts)}")
+    steps = [f"pip install {' '.join(parts)}", *(APART[name] for name in missing if name in APART)]
+    return Finding("ok", topic, text, f"to add what is not: {', then '.join(steps)}")
 
 
 def versions(requirements: list[str], python: str, floor: str, installed: Versions) -> Finding:
