@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +34,11 @@ class Tanh(nn.Module):
         return half + half - self.one
 
 
-ACTIVATIONS = {"tanh": Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": Tanh,
+    "relu": partial(nn.ReLU, inplace=True),  # the layer before has no use for what was there
+    "elu": nn.ELU,
+}
 
 
 SMALLEST_FOR_NATURE = 36
@@ -112,8 +118,8 @@ class Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.first(functional.relu(x))
-        return x + self.second(functional.relu(inner))
+        inner = functional.relu_(self.first(functional.relu(x)))
+        return self.second(inner).add_(x)  # in place where no gradient needs what was there
 
 
 class Stage(nn.Sequential):
@@ -132,7 +138,7 @@ class Mixed(nn.Module):
     """Several images and a vector → their features side by side."""
 
     def __init__(
-        self, obs: ObservationSpec, pictures: Pictures | None, activation: type[nn.Module]
+        self, obs: ObservationSpec, pictures: Pictures | None, activation: Callable[[], nn.Module]
     ) -> None:
         super().__init__()
         built = [_convolutions(leaf, pictures, activation) for leaf in obs.images]
@@ -182,7 +188,7 @@ def make_trunk(spec: NetworkSpec) -> tuple[Trunk, int]:
 
 
 def _convolutions(
-    image: Leaf, pictures: Pictures | None, activation: type[nn.Module]
+    image: Leaf, pictures: Pictures | None, activation: Callable[[], nn.Module]
 ) -> tuple[list[nn.Module], int]:
     pixels = Pixels(image, scaled=pictures == "mlp")
     channels, *sides = pixels.size
@@ -194,7 +200,7 @@ def _convolutions(
         for wider in IMPALA:
             layers.append(Stage(scale, channels, wider))
             scale, channels, sides = 1.0, wider, [(side + 1) // 2 for side in sides]
-        return [*layers, nn.ReLU(), nn.Flatten()], channels * math.prod(sides)
+        return [*layers, nn.ReLU(inplace=True), nn.Flatten()], channels * math.prod(sides)
     if pictures == "nature" and min(sides) < SMALLEST_FOR_NATURE:
         raise BadInput(
             f"encoder nature needs pictures of {SMALLEST_FOR_NATURE} × {SMALLEST_FOR_NATURE} or "
