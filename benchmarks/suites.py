@@ -4,8 +4,8 @@
     python benchmarks/suites.py procgen --rounds 4    # training, against the same in a plain loop
     python benchmarks/suites.py limit                 # Pong's share of what its convolutions allow
 
-Sides take turns, and a round's ratio is between neighbours; a plain loop has a process of its own. Writes
-benchmarks/results/suites-<name>.json.
+Sides take turns, and a round's ratio is between neighbours; a plain loop has a process of its own.
+Writes benchmarks/results/suites-<name>.json.
 """
 
 from __future__ import annotations
