@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -32,6 +33,18 @@ SHARED_MEMORY = Path("/dev/shm")
 LEFT_IN_TEMP = ("pymp-", "torchelastic_", "torchinductor", ".tmp-")
 TIMING = ("time", "fps", "memory_mb", "cpu_percent", "t_")
 """Beginnings of the metrics that no two runs share."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
+def pytest_collection_modifyitems(items):
+    """Of the cases of a `sampled` test, all but every n-th are slow."""
+    cases = Counter()
+    for item in items:
+        if (mark := item.get_closest_marker("sampled")) is not None:
+            name = item.path, item.originalname
+            if cases[name] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[name] += 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -186,6 +186,7 @@ def counts(shell):
     return {row["name"]: row["count"] for row in rows(shell.folder / "out" / "comparison.csv")}
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_is_shown_with_its_cause_and_the_others_go_on(shell):
     ended = failing_bench(shell)
     assert ended.code not in (0, 1, 2, 75) and "Traceback" not in ended.out, ended

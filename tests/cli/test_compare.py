@@ -367,6 +367,7 @@ def test_absurd_facts_do_not_stop_a_comparison(compare, two, fact):
     assert " scored best: " in compare("h").out
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "change",
     [
@@ -410,6 +411,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(compare, drawn, shell, kind):

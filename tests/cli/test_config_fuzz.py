@@ -285,6 +285,7 @@ def faults(case, code, out, err):
         yield f"none of {case.words} is in {err[:300]!r}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_wrong_for_certain_is_refused_in_a_few_words_within_a_second(command, shell, name):
     wrong = []
@@ -315,6 +316,7 @@ def test_what_they_were_made_from_is_valid(tmp_path, suffix):
         assert values.keys() <= made.keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for n, name in enumerate(KINDS) if n % 3 < 2])
 def test_a_process_refuses_what_is_wrong_for_certain(shell, name):
     """One of most kinds, as a user meets it."""

@@ -418,6 +418,7 @@ def test_a_callable_may_make_what_only_the_trainer_has_registered(tmp_path, regi
         assert {report.episode_length for report in reports} == {3.0}
 
 
+@pytest.mark.slow
 def test_a_worker_of_many_slow_environments_is_not_taken_for_dead(tmp_path):
     """A row takes longer than worker_timeout, and no step of it does."""
 

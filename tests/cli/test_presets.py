@@ -38,6 +38,7 @@ OF_SUITES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("algo", "name"), TUNED)
 def test_it_is_found_by_its_environment_and_fits_it(algo, name):
     package, env_id = OF_SUITES.get(name, (None, name))

@@ -150,6 +150,7 @@ def test_a_callable_can_be_given_to_ranks_that_are_resumed():
     assert job("resume", "run", make, env_id=make).changes == {"env_id": make}
 
 
+@pytest.mark.slow
 def test_a_backend_for_gpus_is_refused_without_one_and_nothing_is_left(command, shell):
     (shell.folder / "mine").mkdir()
     flags = ("--ranks", 2, "--backend", "nccl", "--output-dir", "mine", *SHORT)
@@ -178,6 +179,7 @@ INHERITED = {
 }
 
 
+@pytest.mark.slow
 def test_variables_of_another_launcher_change_nothing_and_ones_own_reach_every_rank(start):
     """LOCAL_SCRATCH and GROUP_HOME are what clusters call their folders."""
     kwargs = '{"shown": "LOCAL_SCRATCH"}'
@@ -431,6 +433,7 @@ def test_a_rank_started_by_hand_with_a_bad_option_says_so(start, shell):
 # Learners that wait for nobody
 
 
+@pytest.mark.slow
 def test_a3c_has_a_run_directory_like_any_other_run(shell):
     flags = "--algo a3c --num-workers 2 --num-envs 2 --total-steps 1500 --save-every 500 "
     more = "--log-every 20 --track none --eval-episodes 2 --compile off --hidden 16"

@@ -338,6 +338,7 @@ def test_numbers_that_are_not_finite_are_unknown_and_those_of_numpy_are_numbers(
 # What is drawn.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("case", CASES)
 def test_every_case_is_drawn_within_its_place(opened, case, width):

@@ -209,6 +209,7 @@ def test_config_yaml_is_complete(ppo):
         assert set(written[section]) == names
 
 
+@pytest.mark.slow
 def test_a_run_from_the_config_of_another_learns_the_same(shell):
     first = shell.train("first", "--total-steps", "1500", "--seed", "5")
     second = shell.train("second", "--config", "first/config.yaml")
@@ -340,6 +341,7 @@ gym.register("Slow-v0", Slow)
 """
 
 
+@pytest.mark.slow
 def test_two_runs_started_together_without_a_name_get_a_directory_each(shell):
     """Both look for a free name, then make their environments, then take the name they found."""
     (shell.folder / "slow.py").write_text(SLOW_TO_MAKE)
@@ -451,6 +453,7 @@ def test_control_c_on_a_terminal_stops_the_run_so_that_it_can_be_resumed(shell):
     assert run.checkpoints()[-1].name == f"{run.metrics()[-1]['iter']:08d}"
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_does_not_make_an_unfinished_run_look_done(shell):
     """`paceline train | head -1`: exit code 0 is for runs that have spent their budget."""
     process = shell.start(

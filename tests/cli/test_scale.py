@@ -263,6 +263,7 @@ def test_a_run_that_fails_ends_with_its_words_and_its_code(shell):
     assert not list((shell.folder / "out").glob(".run-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )

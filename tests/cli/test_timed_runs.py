@@ -179,6 +179,7 @@ def covered(lines):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     ["sequential", *(pytest.param(m, marks=pytest.mark.slow) for m in MODES if m != "sequential")],

@@ -214,6 +214,7 @@ gym.register("Failing-v0", Failing)
 """
 
 
+@pytest.mark.slow
 def test_an_environment_that_always_fails_ends_it_with_its_words_and_its_code(shell):
     (shell.folder / "failing.py").write_text(FAILING.replace("FAILS", "True"))
     ended = shell("tune", "--env-id", "failing:Failing-v0", *SMALL)
@@ -233,6 +234,7 @@ def test_a_shape_that_fails_is_named_and_the_search_goes_on(shell):
     assert load_file(shell.folder / "tuned-failing-Failing-v0-ppo.yaml").get("ranks", 1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )

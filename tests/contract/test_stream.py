@@ -112,6 +112,7 @@ def slow_worker(pause=0.004, **options):
     return streaming(uneven(slow_columns=(2, 3), pause=pause), **options)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("max_lag", [2, 3, 8])
 def test_no_rollout_is_older_than_max_lag_however_slow_its_worker(max_lag):
     lags = []

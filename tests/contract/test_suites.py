@@ -181,6 +181,7 @@ def test_make_vec_shows_observations_of_its_space_and_takes_its_actions(case):
         np.testing.assert_array_equal(seen[0], np.repeat(seen[0][:, -1:], case.stack, 1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", cases(slow=MORE_ATARI))
 def test_rows_depend_on_the_seed_and_the_column_and_on_no_company(case):
     """Columns 5 and 6 together, again, with another seed, and 6 with 7; all acting alike."""
@@ -209,6 +210,7 @@ def tasks():
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", cases(slow=MORE_ATARI))
 def test_close_leaves_no_thread_no_process_and_no_file(case, tmp_path, monkeypatch):
     """The columns are still there, and asked to close a second time."""

@@ -341,6 +341,7 @@ def hang():
     time.sleep(600)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_leaves_is_named_at_once(together, backend, size):
@@ -363,12 +364,14 @@ def absent_of(place, rank, size, backend):
     return time.monotonic() - began
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_leaves_before_it_has_joined_is_not_waited_for_without_end(together, backend):
     found = together(absent_of, 3, backend, absent=(1,), within=15)
     assert max(found[0], found[2]) < 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", [stop, hang])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_hangs_is_named_after_the_timeout(together, backend, how):
@@ -378,6 +381,7 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(together, backend, how):
         assert 0.9 < took < 3.0
 
 
+@pytest.mark.sampled(2)
 @shared
 @pytest.mark.parametrize("how", [leave, stop])
 def test_a_rank_that_is_lost_is_missed_by_all_hosts(together, how):
@@ -406,6 +410,7 @@ def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
         return float(one)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_is_slow_but_alive_is_waited_for(together, backend, slow):
@@ -435,6 +440,7 @@ def steady_of(place, rank, size, backend, slow, hosts=None):
         return float(one)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_takes_part_is_alive(together, backend):
     """Minibatch after minibatch it is the last to come, and never for as long as the timeout."""

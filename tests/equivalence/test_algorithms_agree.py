@@ -343,6 +343,7 @@ def _compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_compiler")
 @pytest.mark.parametrize(
     ("env_id", "algo"),

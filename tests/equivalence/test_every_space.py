@@ -69,6 +69,7 @@ def assert_resumes_to_the_byte(pair, folder, **options):
     return env
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.startswith(("dict", "masked"))])
 def test_impala_knows_the_probability_of_every_kind_of_action(pair, tmp_path):
     """The learner's ratio to the policy that acted is 1 where both are the same."""
@@ -79,6 +80,7 @@ def test_impala_knows_the_probability_of_every_kind_of_action(pair, tmp_path):
     assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
     env = assert_resumes_to_the_byte(pair, tmp_path)
@@ -103,6 +105,7 @@ def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
         np.testing.assert_allclose(one, agent.act(observation), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pair",
     [

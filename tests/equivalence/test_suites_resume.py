@@ -174,6 +174,7 @@ def test_a_run_that_was_broken_off_ends_as_if_it_had_not_been(tmp_path, caplog, 
     assert ended, "no episode ended: little is shown by this"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", runs(slow=SLOW_IN_WORKERS))
 def test_so_does_one_with_workers(tmp_path, caplog, options):
     check_broken_off(tmp_path, options, num_workers=WORKERS)
@@ -244,6 +245,7 @@ def workers_of_this_process():
     return sorted(worker.pid for worker in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", runs(*IN_WORKERS, slow=("procgen",)))
 def test_a_worker_that_is_killed_changes_nothing(tmp_path, options):
     """One between two rollouts, another a moment later, wherever it then is."""

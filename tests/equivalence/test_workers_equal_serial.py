@@ -110,6 +110,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WORLDS)
 def test_workers_sample_and_learn_what_blocks_of_serial_do(name):
     """Every array and episode of every rollout, then the weights and the open episodes."""

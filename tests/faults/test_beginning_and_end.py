@@ -88,6 +88,7 @@ def test_what_is_no_run_is_refused(tmp_path):
         list(paceline.train(config_of(tmp_path / "run", init_from=str(tmp_path / "nothing"))))
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_its_last_hundred_episodes_are_good_enough(tmp_path):
     config = config_of(
         tmp_path / "run", total_steps=50_000, stop_at_return=20.0, save_every=1000, lr=1e-3

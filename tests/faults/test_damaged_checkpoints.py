@@ -108,6 +108,7 @@ def test_every_damage_to_a_file_is_noticed_and_the_previous_checkpoint_used(run,
     assert checkpoint.newest(run.path / "checkpoints")[0] == last
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("which", range(3))
 @pytest.mark.parametrize("name", FILES)
 def test_resume_names_the_damaged_file_and_goes_on_exactly_from_the_checkpoint_before(

@@ -213,6 +213,7 @@ def test_the_command_ends_with_code_3_on_what_nobody_can_learn_from(mishap):
     sound(run, at_least=1)
 
 
+@pytest.mark.slow
 def test_after_its_environment_is_mended_a_failed_run_goes_on(shell, mishap):
     ended, _ = mishap('{"what": "raise", "at": 3, "after": 180}')
     assert ended.code == 3

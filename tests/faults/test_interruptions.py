@@ -66,6 +66,7 @@ def killed_and_resumed(shell, case, delays, resume):
     return run
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("case", "kills"), [("ppo", 2), ("a2c", 1), ("impala", 1), ("image", 1), ("box", 1)]
 )
@@ -139,6 +140,7 @@ def check_resumed(shell, total):
     assert not resumed.leftovers()
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_it_saves_always_has_a_whole_checkpoint(shell):
     check_resumed(shell, kill_while_saving(shell, 10))
 
@@ -149,6 +151,7 @@ def test_a_run_killed_a_hundred_times_while_it_saves_always_has_a_whole_checkpoi
     check_resumed(shell, kill_while_saving(shell, 100))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_run_with_a_checkpoint_that_resumes_exactly(shell, reference, kind, until):
     process = shell.start("train", "--output-dir", "run", *flags_of("ppo"))
@@ -222,6 +225,7 @@ def test_a_second_signal_forces_the_end(shell, until):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_signal_between_two_reports_loses_no_iteration(shell, until):
     """A report may cover many iterations; stopping in between must not break what it sums up."""
     flags = ("--algo", "a2c", "--total-iters", "450", "--log-every", "150", "--eval-episodes", "2")

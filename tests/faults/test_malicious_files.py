@@ -98,6 +98,7 @@ def check(scene, name, command, run):
         assert any(name in seen.err for name in case.named), seen
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
     "name",
@@ -141,6 +142,7 @@ def test_the_watch_works(scene, forked):
     assert seen.code == 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("run", ["forked", "alone"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_run_is_whole_when_nothing_is_planted(scene, request, command, run):

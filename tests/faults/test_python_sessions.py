@@ -134,6 +134,7 @@ CALLABLES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", CALLABLES)
 def test_any_callable_can_make_the_environment(shell, config, kind):
     make = CALLABLES[kind]

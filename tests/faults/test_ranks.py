@@ -154,6 +154,7 @@ def test_a_worker_of_a_rank_is_replaced_without_the_ranks(start):
 # The agent killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturbed, resumed):
     command = start("ppo")
@@ -172,6 +173,7 @@ def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturb
 # Hung
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named_and_the_run_goes_on(start, undisturbed):
     command = start("ppo", "--rank-timeout", "2s")
     command.await_reports(10)
@@ -296,6 +298,7 @@ def test_ranks_that_lose_who_started_them_leave_at_once_and_signal_nobody_else(s
 # Failing for good
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "words"),
     [
@@ -382,6 +385,7 @@ def config_of(folder, **options):
     return paceline.Config(**(plain | options))
 
 
+@pytest.mark.slow
 def test_a_loop_over_reports_sees_all_ranks_and_may_be_left_at_any_time(shell):
     """The ranks of a run in Python are children of this process."""
     for report in paceline.train(config_of(shell.folder)):
@@ -433,6 +437,7 @@ for report in paceline.train(config):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["Mine", pytest.param("'Mine-v0'", marks=pytest.mark.slow)])
 def test_an_environment_of_the_users_own_script_is_known_to_ranks(shell, env_id):
     """The script has no guard against being imported: nobody imports it."""
@@ -493,6 +498,7 @@ def test_a3c_that_is_stopped_goes_on_where_it_was(start, shell):
     steps_add_up(run, 3000)
 
 
+@pytest.mark.slow
 def test_a3c_with_long_iterations_stops_when_it_is_told_to(start):
     """Also before any iteration is over; the learners are waited for."""
     command = start("a3c", slow=0.05)

@@ -341,6 +341,7 @@ def test_a_run_whose_environments_raise_and_whose_worker_is_killed_ends_as_witho
 # The server that forks them
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("case", ["ppo", "impala"])
 def test_workers_outlive_the_server_that_forked_them_or_are_replaced(session, undisturbed, case):
@@ -349,6 +350,7 @@ def test_workers_outlive_the_server_that_forked_them_or_are_replaced(session, un
         assert same(run) == undisturbed(case)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("case", ["ppo", "impala"])
 def test_a_worker_killed_after_its_server_is_replaced(session, undisturbed, case):
@@ -404,6 +406,7 @@ def test_a_killed_worker_is_noticed_though_its_environment_has_processes_of_its_
     assert re.search(NAMED.format(pid=killed[0], how="was killed by SIGKILL"), caplog.text)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
 def test_workers_heal_also_where_each_is_an_interpreter_of_its_own(
@@ -426,6 +429,7 @@ def test_workers_heal_also_where_each_is_an_interpreter_of_its_own(
 # Hung
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("case", ["ppo", "impala"])
 def test_a_stopped_worker_is_replaced_after_the_timeout(session, undisturbed, case, caplog):
@@ -452,6 +456,7 @@ HOW = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "what", ["segfault", "exit", "sleep", "burn", pytest.param("stop", marks=pytest.mark.slow)]
@@ -488,6 +493,7 @@ def test_time_that_the_trainer_itself_took_is_not_held_against_a_worker(session)
     assert restarts(run) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("case", ["ppo", pytest.param("impala", marks=pytest.mark.slow)])
 def test_a_trainer_that_was_stopped_for_a_while_replaces_no_worker(troubled, case, until):
@@ -710,6 +716,7 @@ def test_a_killed_trainer_takes_its_workers_along_also_out_of_an_endless_step(bu
     process.communicate(timeout=5)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", BUSY)
 def test_a_second_signal_ends_everything_also_out_of_an_endless_step(busy, what):
@@ -724,6 +731,7 @@ def test_a_second_signal_ends_everything_also_out_of_an_endless_step(busy, what)
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "what",
@@ -747,6 +755,7 @@ def test_a_killed_trainer_takes_its_workers_along_also_without_the_server(busy, 
         process.communicate(timeout=5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("kind", "group"),
@@ -831,6 +840,7 @@ def test_leaving_the_loop_ends_every_process_at_once(shell, case):
     assert shell.run("run").checkpoints()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", BUSY)
 def test_leaving_the_loop_ends_workers_that_are_in_the_middle_of_an_endless_step(shell, what):

@@ -159,7 +159,8 @@ def test_a_name_that_is_no_module_class_is_never_called(tmp_path):
             list(paceline.train(config_of(tmp_path / "run", path)))
 
 
-@pytest.mark.parametrize("compiling", ["on", "off"])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("compiling", ["off", "on"])
 def test_frozen_weights_stay_as_they_are(tmp_path, compiling):
     if compiling == "on" and (missing := compiler_missing()):
         pytest.skip(missing)

@@ -39,6 +39,7 @@ def trained(tmp_path, env_id, kwargs=None, **options):
     return paceline.load(folder), last
 
 
+@pytest.mark.sampled(3)
 @each_algorithm
 def test_identity_is_solved(tmp_path, options):
     agent, last = trained(tmp_path, "toy:identity", total_steps=30_000, **options)
@@ -55,6 +56,7 @@ def test_identity_is_solved_from_images(tmp_path):
     assert result.mean >= 0.95 * LENGTH
 
 
+@pytest.mark.sampled(3)
 @each_algorithm
 def test_continuous_identity_is_solved(tmp_path, options):
     """Always answering 0 costs 1/3 per step, the variance of the question."""
@@ -64,6 +66,7 @@ def test_continuous_identity_is_solved(tmp_path, options):
     assert result.mean > -0.05 * LENGTH
 
 
+@pytest.mark.sampled(3)
 @each_algorithm
 def test_the_value_of_constant_reward_sees_through_the_time_limit(tmp_path, options):
     """1/(1−γ) = 10; without bootstrapping no more than 1 + γ + … + γ⁴ = 4.1."""
@@ -74,6 +77,7 @@ def test_the_value_of_constant_reward_sees_through_the_time_limit(tmp_path, opti
     assert float(value) == pytest.approx(1 / (1 - gamma), rel=0.05)
 
 
+@pytest.mark.sampled(3)
 @each_algorithm
 def test_the_value_before_a_terminal_state_has_no_future(tmp_path, options):
     """n steps from its end the chain is worth γⁿ⁻¹: one reward, and nothing behind it."""
@@ -87,6 +91,7 @@ def test_the_value_before_a_terminal_state_has_no_future(tmp_path, options):
     assert value.squeeze(-1).tolist() == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.sampled(3)
 @each_algorithm
 def test_the_chain_is_walked_to_its_end_without_a_step_back(tmp_path, options):
     agent, _ = trained(tmp_path, "toy:chain", total_steps=40_000, **options)

@@ -150,6 +150,7 @@ def test_what_is_suggested_fits_into_memory_and_divides_equally(free, rate):
     assert ("not fit" in found.reason) == (free < 10_000)
 
 
+@pytest.mark.slow
 def test_a_measurement_is_of_whole_columns():
     found = measured(Subject(Request(env_id="CartPole-v1")), seconds=0.3)
     assert found.envs == 8
@@ -161,6 +162,7 @@ def test_a_measurement_is_of_whole_columns():
     assert found.failures == 0
 
 
+@pytest.mark.slow
 def test_masked_actions_are_kept_to_while_measuring():
     def masked():
         return Anything(OBSERVATIONS["dict"], ACTIONS["multidiscrete"], masked=True)

@@ -20,7 +20,7 @@ LAYERS = [
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
     {"adapters", "stack"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
-    {"samplers", "sync", "step", "config", "agent", "console"},
+    {"samplers", "sync", "step", "sight", "config", "agent", "console"},
     {"learner", "choices", "checks", "config_files", "evaluation", "budget", "clock"},
     {"configure"},
     {"build", "ring"},

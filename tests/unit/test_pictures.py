@@ -349,6 +349,7 @@ def test_features_in_bf16_are_close_to_those_in_float32(pictures):
     assert heads and set(heads) == {torch.float32}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("space", "options"),
     [
