@@ -39,8 +39,8 @@ def check(config: Config) -> None:
         )
     if config.algo == "a2c" and (config.epochs, config.minibatch_count) != (1, 1):
         raise BadInput(
-            f"{config.algo_name} takes one step on each rollout, and epochs is {config.epochs} with "
-            f"{config.minibatch_count} minibatches; leave both at 1, or use --algo ppo"
+            f"{config.algo_name} takes one step on each rollout, and epochs is {config.epochs} "
+            f"with {config.minibatch_count} minibatches; leave both at 1, or use --algo ppo"
         )
     if config.algo == "impala" and config.epochs != 1:
         raise BadInput(
