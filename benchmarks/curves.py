@@ -2,6 +2,8 @@
 
     python benchmarks/curves.py --algo ppo --seeds 3 --out docs/algorithms/ppo-CartPole-v1.svg
     python benchmarks/curves.py --algo a2c --seeds 3 --out docs/algorithms/a2c-CartPole-v1.svg
+    python benchmarks/curves.py --env-id procgen:coinrun --num-envs 16 --rollout-steps 128 \
+        --total-steps 300k --threads 1 --seeds 1 --out docs/coinrun.svg
 
 Trains seeds 0, 1, 2, …, with the preset unless it is told otherwise; none is left out. What is
 drawn are the returns of training episodes, of actions sampled from the policy. Needs matplotlib.
@@ -23,6 +25,7 @@ import numpy as np  # noqa: E402
 
 Curve = tuple[np.ndarray, np.ndarray]
 """Steps, and the mean return of the episodes that ended around them."""
+CHANGED = ("total_steps", "num_envs", "rollout_steps", "threads")
 POINTS = 60
 SEED, MEAN, GRID = "#7a9cc6", "#12355b", "#d9d9d9"
 
@@ -106,17 +109,18 @@ def main() -> None:
     parser.add_argument("--algo", default="ppo")
     parser.add_argument("--env-id", default="CartPole-v1")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--total-steps", help="instead of the preset's")
+    for name in CHANGED:
+        parser.add_argument(f"--{name.replace('_', '-')}", help="instead of the preset's")
     parser.add_argument("--out", type=Path, help="a .svg, .png or .pdf file")
     options = parser.parse_args()
-    out = options.out or Path(f"{options.algo}-{options.env_id.replace('/', '-')}.svg")
+    env = options.env_id.replace("/", "-").replace(":", "-")
+    out = options.out or Path(f"{options.algo}-{env}.svg")
     if find_spec("matplotlib") is None:  # better now than after minutes of training
         parser.error("this needs matplotlib: pip install matplotlib")
     if out.suffix not in (".svg", ".png", ".pdf"):
         parser.error(f"--out {out}: write a .svg, .png or .pdf file")
     given = {"algo": options.algo, "env_id": options.env_id, "eval_episodes": 1, "track": "none"}
-    if options.total_steps:
-        given["total_steps"] = options.total_steps
+    given |= {name: value for name in CHANGED if (value := getattr(options, name)) is not None}
     runs = []
     for seed in range(options.seeds):
         reports, last = trained(given | {"seed": seed})
