@@ -27,8 +27,14 @@ def choose(config: Config, network: NetworkSpec) -> Choices:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device is 'cuda', and torch sees no GPU here; write --device cpu or auto")
     gpu = config.device != "cpu" and torch.cuda.is_available()
-    if config.precision == "bf16" and (missing := bf16_missing(gpu)):
-        raise BadInput(f"precision is 'bf16', and {missing}; write --precision fp32")
+    if config.precision == "bf16":
+        missing = bf16_missing(gpu)
+        if missing is None and not large:  # whose actor computes in float32
+            missing = (
+                "this policy has neither convolutions nor an encoder of your own to gain by it"
+            )
+        if missing:
+            raise BadInput(f"precision is 'bf16', and {missing}; write --precision fp32")
     worth = _pays(config) and not large and not gpu
     compiled = config.compile == "on" or (config.compile == "auto" and worth)
     if compiled and (missing := compiler_missing()):

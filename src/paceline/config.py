@@ -112,7 +112,7 @@ class EnvConfig:
     """keyword arguments of the environment, or of its suite; on the command line as JSON"""
     time_limit: Count | None = None
     """cut episodes off after this many steps, instead of the environment's own limit"""
-    frame_stack: Count | None = None
+    frame_stack: Annotated[Count, Le(1024)] | None = None
     """observations stacked into one (4 for Atari, else 1)"""
     wrappers: Annotated[tuple[str, ...], BeforeValidator(_list)] = ()
     """wrappers put around the environment, inside first, as module:Class, comma-separated"""

@@ -31,6 +31,8 @@ GENERAL = ("continuous", "discrete", "images")
 """Presets for environments that nothing was tuned for."""
 SAME_THING = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
 """Two ways to say it."""
+RELATED = {"babyai": "minigrid"}
+"""Families of environments that share a preset."""
 MOST_SENTENCES = 10
 """That are said of a configuration's errors."""
 
@@ -130,8 +132,14 @@ def _dividing(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
 
 def fitted(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
     """With what suits these spaces filled in, where nothing was tuned for the environment."""
-    if config.preset != "auto":
-        return config
+    if config.preset == "auto":
+        config = _suited(config, obs, act)
+    if config.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
+        return resolve(config.given, {"preset": config.preset, "normalize_obs": False})
+    return config
+
+
+def _suited(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
     suits = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
     if suits not in presets(config.algo):
         return config
@@ -139,10 +147,7 @@ def fitted(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
     if config.sync == "hogwild":  # whose learners have no statistics in common
         names = ("normalize_obs", "normalize_return")
         off = {name: False for name in names if name not in config.given}
-    fit = resolve(config.given, {"preset": suits} | off)
-    if fit.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
-        fit = resolve(config.given, {"preset": suits, "normalize_obs": False})
-    return fit
+    return resolve(config.given, {"preset": suits} | off)
 
 
 def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,6 +185,7 @@ def _tuned(env_id: str, known: list[str]) -> str | None:
         if found := _other_version(wanted, known):
             return found
     family = name.partition("-")[0].lower()  # EnvPool's MiniGrid-… are MiniGrid's
+    family = RELATED.get(family, family)
     return next((one for one in (suite, family) if one in known and one not in GENERAL), None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .agent import Agent
 from .envs import Columns
-from .envs.columns import episode_seed
+from .envs.columns import EnvColumns, episode_seed
 from .envs.maker import EnvId, make_columns, source_of
 from .errors import BadInput, EnvironmentFailed
 from .machine import available_cpus
@@ -122,7 +122,7 @@ def _run(
         bad = totals[~np.isfinite(totals)][0]
         raise EnvironmentFailed(f"an environment returned the reward {bad} during evaluation")
     seeds = []
-    if columns.resume == "replay":
+    if isinstance(columns, EnvColumns):
         seeds = [episode_seed(EVALUATION_SEED, e % width, e // width) for e in range(episodes)]
     low, high = bootstrap_interval(totals)
     return EvalResult(
@@ -151,6 +151,8 @@ def _play(
     parameters = np.empty((width, actor.head.size), np.float32)
     total, length = np.zeros(width), np.zeros(width, np.int64)
     totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
+    played = np.zeros(width, np.int64)
+    """episodes of each column"""
     columns.reset(row.obs[1])
     row.first[1] = True
     missing = episodes
@@ -166,18 +168,19 @@ def _play(
             actor.head.sample(parameters, noise, row.action[0])
         else:
             actor.head.greedy(parameters, row.action[0])
-        playing = columns.episode.copy()
         columns.step(0, columns.adapt(row.action[0]), row)
         if columns.failures:
             raise EnvironmentFailed("an environment raised during evaluation; see above")
         total += row.reward[0]
         length += row.valid[0]
-        for i in np.flatnonzero(row.done[0]):
-            number = int(playing[i]) * width + int(i)
+        # A batch can't be told to end an episode: what it goes on with counts as the next one.
+        for i in np.flatnonzero(row.done[0] | (length >= NO_LIMIT)):
+            number = int(played[i]) * width + int(i)
             if number < episodes:
                 totals[number], lengths[number] = total[i], length[i]
                 missing -= 1
             total[i] = length[i] = 0
+            played[i] += 1
     return totals, lengths
 
 

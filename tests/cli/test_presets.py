@@ -11,6 +11,8 @@ import paceline
 from paceline.build import build
 from paceline.config import presets
 from paceline.config_files import load_file
+from paceline.configure import fitted
+from paceline.envs.maker import look_at
 from paceline.running import GENERAL
 
 FILES = [(algo, name) for algo in ("ppo", "a2c", "impala") for name in presets(algo)]
@@ -60,8 +62,21 @@ def test_it_serves_whoever_steps_its_environment():
     assert paceline.Config(env_id="envpool:HalfCheetah-v5").preset == "HalfCheetah-v5"
     assert paceline.Config(env_id="envpool:CartPole-v1").preset == "CartPole-v1"
     assert paceline.Config(env_id="envpool:MiniGrid-DoorKey-5x5-v0").preset == "minigrid"
+    assert paceline.Config(env_id="envpool:BabyAI-GoToObj-v0").preset == "minigrid"
     assert paceline.Config(env_id="envpool:Humanoid-v5").preset == "auto"
     assert paceline.Config(env_id="toy:identity").preset == "auto"
+
+
+def test_statistics_that_a_preset_asks_for_are_left_out_where_there_are_no_numbers():
+    """MiniGrid's preset is for symbols; a larger view is taken for an image."""
+    pytest.importorskip("minigrid")
+    env = {"wrappers": ["minigrid.wrappers:RGBImgPartialObsWrapper"]}
+    config = paceline.Config(env_id="minigrid:Empty-5x5", env=env, compile="off", threads=1)
+    assert config.preset == "minigrid" and config.normalize_obs
+    world = look_at(config.env_id, **vars(config.env))
+    assert not fitted(config, world.obs_spec, world.act_spec).normalize_obs
+    asked = paceline.Config(env_id="minigrid:Empty-5x5", env=env, normalize_obs=True)
+    assert fitted(asked, world.obs_spec, world.act_spec).normalize_obs  # and is refused
 
 
 def test_it_serves_other_versions_of_its_environment():

@@ -37,6 +37,8 @@ COLUMNS, SEED, FIRST_COLUMN, ROLLOUTS = 3, 11, 5, 4
 MORE_ATARI = ("atari Breakout lives", "atari Breakout", "atari generations")
 FIELDS = ("obs", "first", "action", "logp", "reward", "terminated", "truncated", "valid")
 
+EVALUATED = ("CartPole-limited", "procgen fruitbot", "envpool CartPole", "minigrid limited")
+
 
 def columns_of(case, columns=COLUMNS, seed=SEED, first_column=FIRST_COLUMN, env_id=None, **more):
     options = case.options | more
@@ -179,6 +181,25 @@ def test_make_vec_shows_observations_of_its_space_and_takes_its_actions(case):
         assert seen[0].shape == (2, case.stack, *case.obs[0])
         np.testing.assert_array_equal(seen[1][:, :-1], seen[0][:, 1:])
         np.testing.assert_array_equal(seen[0], np.repeat(seen[0][:, -1:], case.stack, 1))
+
+
+@pytest.mark.parametrize("case", cases(*EVALUATED, "atari Pong"))
+def test_a_reset_after_an_end_begins_with_a_step_that_counts(case):
+    columns = 2
+    with columns_of(case, columns) as found:
+        spec = found.obs_spec
+        out = Rollout.allocate(1, columns, spec.stored, found.act_spec.stored)
+        found.reset(out.obs[-1])
+        for action in drawn(case, 2000, columns):
+            out.turn()
+            found.step(0, found.adapt(action), out)
+            if out.done.any():
+                break
+        assert out.done.any()
+        found.reset(out.obs[-1])
+        out.turn()
+        found.step(0, found.adapt(action), out)
+        assert out.valid.all() and not out.first[1].any()
 
 
 @pytest.mark.sampled(2)
@@ -397,9 +418,6 @@ def followed(columns, actions, obs):
     return {name: getattr(out, name) for name in ("obs", "first", "reward", "terminated", "valid")}
 
 
-EVALUATED = ("CartPole-limited", "procgen fruitbot", "envpool CartPole", "minigrid limited")
-
-
 @pytest.mark.parametrize("case", cases(*EVALUATED, "atari Pong", slow=("atari Pong",)))
 def test_an_evaluation_counts_each_episode_of_the_suite_once(case, monkeypatch):
     """Five, in two columns: the first has three of them, whichever end first."""
@@ -432,7 +450,24 @@ def test_an_evaluation_counts_each_episode_of_the_suite_once(case, monkeypatch):
     assert found.returns == pytest.approx([totals[e % 2][e // 2] for e in range(5)])
     assert found.length_mean == pytest.approx(np.mean([lengths[e % 2][e // 2] for e in range(5)]))
     seeds = [episode_seed(evaluation.EVALUATION_SEED, e % 2, e // 2) for e in range(5)]
-    assert found.seeds == (seeds if case.resume == "replay" else [])
+    assert found.seeds == ([] if case.batched else seeds)  # where each has one of its own
+
+
+@pytest.mark.parametrize("env_id", ["CliffWalking-v1", "envpool:CliffWalking-v1"])
+def test_an_evaluation_ends_where_episodes_do_not(env_id, monkeypatch):
+    """A policy that always walks up, in a world without a time limit."""
+    if env_id.startswith("envpool"):
+        pytest.importorskip("envpool")
+    monkeypatch.setattr(evaluation, "NO_LIMIT", 30)
+    world = look_at(env_id)
+    network = NetworkSpec(world.obs_spec.seen, world.act_spec, ())
+    weights = {
+        name: weight.detach().numpy()
+        for name, weight in ActorCritic(network).named_weights().items()
+    }
+    agent = Agent(network, {name: np.zeros_like(weight) for name, weight in weights.items()})
+    found = paceline.evaluate(agent, env_id, 40)
+    assert found.returns == [-30.0] * 40 and found.length_mean == 30
 
 
 def test_every_suite_is_here():

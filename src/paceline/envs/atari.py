@@ -7,7 +7,6 @@ affair (`clip_reward`). An episode is a whole game, not a life (Machado 2018).
 
 from __future__ import annotations
 
-import difflib
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
 from .native import SeedOf
-from .source import Source, needed, refusal, refuse_own, refuse_wrappers
+from .source import Source, meant, needed, refusal, refuse_own, refuse_wrappers
 
 FRAME_SKIP = 4
 GENERATION = 32
@@ -39,15 +38,21 @@ def environment(
     """`name` is a game as ALE/Pong-v5 spells it, or as its ROM does; a time limit counts steps."""
     refuse_wrappers("atari", wrappers)
     refuse_own("atari", kwargs, ("num_envs", "batch_size", "num_threads", "autoreset_mode"))
+    if "life_loss_info" in kwargs:
+        raise BadInput(
+            "env.kwargs has life_loss_info, with which ALE tells of ends that are none; leave it "
+            "out, or write episodic_life for episodes of one life"
+        )
     games = {_plain(game): game for game in _games()}
     game = games.get(_plain(name))
     if game is None:
-        near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else "see `paceline list envs atari`"
-        raise BadInput(f"env_id 'atari:{name}' is not a game of ALE's; {hint}")
+        raise BadInput(
+            f"env_id 'atari:{name}' is not a game of ALE's; {meant('atari', name, names())}"
+        )
     options = dict(kwargs)
-    if time_limit:
-        options["max_num_frames_per_episode"] = time_limit * options.get("frameskip", FRAME_SKIP)
+    skip = options.get("frameskip", FRAME_SKIP)
+    if time_limit and isinstance(skip, int):  # ALE refuses others
+        options["max_num_frames_per_episode"] = time_limit * skip
     stack = 1 if "stack_num" in options else FRAMES
     return Source(many=partial(AtariBatch, game, options), stack=stack)
 

@@ -6,7 +6,6 @@ a resumed run begins new episodes.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from functools import partial
 from typing import Any
@@ -19,11 +18,9 @@ from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
 from .native import SeedOf
-from .source import Source, needed, refusal, refuse_own, refuse_wrappers
+from .source import MISSION, Source, first_line, meant, needed, refusal, refuse_own, refuse_wrappers
 
 SEEDS, STACK = ("seed", "env_seed"), "stack_num"
-MISSION = "mission"
-"""MiniGrid's task in words, which no policy here reads."""
 
 
 def environment(
@@ -33,13 +30,16 @@ def environment(
     refuse_own("envpool", kwargs, ("num_envs", "batch_size", "num_threads", *SEEDS, "task"))
     known = names()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else "see `paceline list envs envpool`"
-        raise BadInput(f"env_id 'envpool:{name}' is not a task of EnvPool's; {hint}")
+        raise BadInput(
+            f"env_id 'envpool:{name}' is not a task of EnvPool's; {meant('envpool', name, known)}"
+        )
     limit = {"max_episode_steps": time_limit} if time_limit else {}
     import envpool
 
-    options = envpool.make_spec(name).config
+    try:
+        options = envpool.make_spec(name).config
+    except ImportError as error:  # some tasks need libraries of the system
+        raise BadInput(f"env_id 'envpool:{name}' can't be used here: {first_line(error)}") from None
     if options.max_num_players > 1:
         raise BadInput(
             f"env_id 'envpool:{name}' has up to {options.max_num_players} players, and a policy "
@@ -72,7 +72,7 @@ class EnvPoolBatch:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._env = envpool.make_gymnasium(task, **ours | kwargs)
-                shown = self._env.observation_space
+                shown, self.action_space = self._env.observation_space, self._env.action_space
         except (TypeError, ValueError, AssertionError) as error:
             raise refusal("envpool", kwargs, error) from None
         # What a step gives and takes, by names such as `obs:image`, without its Python dressing,
@@ -91,7 +91,6 @@ class EnvPoolBatch:
         if self._grey:
             shown = gym.spaces.Box(0, 255, shown.shape[1:], np.uint8)
         self.observation_space: gym.Space[Any] = shown
-        self.action_space: gym.Space[Any] = self._env.action_space
         self._dtype = self._env.spec._action_spec[-1][0]
         self._columns = np.arange(num_envs, dtype=np.int32)
 

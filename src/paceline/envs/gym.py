@@ -48,9 +48,8 @@ def environment(
         make, limit, looked_at = partial(env_id, **kwargs), time_limit, bool(wrap)
     else:
         spec, options = _spec(env_id), dict(kwargs)
-        own_limit = options.pop("max_episode_steps", spec.max_episode_steps)
+        own_limit = _limit(options.pop("max_episode_steps", spec.max_episode_steps))
         limit = time_limit or own_limit
-        limit = None if limit == -1 else limit  # gymnasium's way of saying so
         looked_at = bool(wrap or spec.additional_wrappers)
         of_mujoco = "mujoco" in str(spec.entry_point)
         spec.order_enforce = looked_at and spec.order_enforce
@@ -80,6 +79,18 @@ def environment(
         return env, None if looked_at else limit
 
     return Source(one)
+
+
+def _limit(steps: Any) -> int | None:
+    """A time limit in Gymnasium's own words."""
+    if steps is None or steps == -1:
+        return None
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise BadInput(
+            f"env.kwargs: max_episode_steps is {steps!r}; write a whole number of steps, or -1 for "
+            "no limit"
+        )
+    return steps
 
 
 @contextmanager
@@ -118,6 +129,8 @@ def _spec(env_id: str) -> Any:
     except gym.error.Error:
         near = difflib.get_close_matches(name, gym.registry, n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near else "; see `paceline list envs`"
+        if name.startswith("ALE/"):
+            hint = f"; write atari:{name[4:].rpartition('-v')[0] or name[4:]}"
         raise BadInput(f"env_id {env_id!r} is not a registered environment{hint}") from None
 
 

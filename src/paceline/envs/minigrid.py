@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import gymnasium as gym
 
 from ..errors import BadInput
 from .gym import environment as gym_environment
-from .source import Source, needed
+from .source import MISSION, Source, meant, needed
 
-MISSION = "mission"
 FAMILIES = ("MiniGrid-", "BabyAI-")
 
 
@@ -21,8 +19,7 @@ def environment(
     registered = _registered()
     short = _short(name)
     if short not in registered:
-        near = difflib.get_close_matches(short, registered, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else "see `paceline list envs minigrid`"
+        hint = meant("minigrid", short, registered)
         raise BadInput(f"env_id 'minigrid:{name}' does not exist; {hint}")
     silent = f"{__name__}:Silent"
     return gym_environment(registered[short], kwargs, time_limit, (silent, *wrappers))

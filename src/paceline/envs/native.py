@@ -128,6 +128,8 @@ class NativeColumns:
 
     def reset(self, obs: Array) -> None:
         self.episode += 1
+        self.started[:], self.ended[:], self._adrift[:] = self.row, False, False
+        self._resetting = False
         if self.episode.any() and self.resume != "replay":  # which is given seeds as it goes
             self._batch.close()
             self._batch = self._made(self.episode)
@@ -204,10 +206,8 @@ class NativeColumns:
     def restore(self, state: dict[str, Array]) -> None:
         self.row = int(state["row"])
         self.episode[:] = state["episode"]
-        if self.resume == "none":  # the caller resets
-            self.started[:], self.ended = self.row, np.zeros(self.num_envs, np.bool_)
-            self._resetting = False
-            return
+        if self.resume == "none":
+            return  # the caller resets
         self.started[:], self.ended = state["started"], state["ended"].copy()
         self._resetting = bool(self.ended.any())
         if self.resume == "state":

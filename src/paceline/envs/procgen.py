@@ -8,10 +8,8 @@ successor has no value, and no row is spent on resetting.
 
 from __future__ import annotations
 
-import difflib
 import sys
 import zlib
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -24,7 +22,7 @@ from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
 from .native import SeedOf
-from .source import Source, refusal, refuse_own, refuse_wrappers
+from .source import Source, meant, refusal, refuse_own, refuse_wrappers
 
 GAMES = (
     *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot"),
@@ -49,9 +47,7 @@ def environment(
     """A policy that learnt on some levels is evaluated on all, too."""
     refuse_wrappers("procgen", wrappers)
     if name not in GAMES:
-        near = difflib.get_close_matches(name, GAMES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(GAMES)}"
-        raise BadInput(f"env_id 'procgen:{name}' does not exist; {hint}")
+        raise BadInput(f"env_id 'procgen:{name}' does not exist; {meant('procgen', name, GAMES)}")
     if time_limit:
         raise BadInput(
             f"env.time_limit is {time_limit}, and procgen: has time limits of its own that can't "
@@ -101,8 +97,7 @@ def _library() -> Any:
         ) from None
     finally:
         for name in ours:
-            with suppress(KeyError):
-                del sys.modules[name]
+            sys.modules.pop(name, None)
 
 
 class ProcgenBatch:

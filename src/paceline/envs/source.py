@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -10,6 +11,9 @@ from typing import Any
 from ..errors import BadInput
 from .columns import EnvMaker
 from .native import BatchMaker
+
+MISSION = "mission"
+"""MiniGrid's task in words, which no policy here reads."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,14 @@ def needed(module: str, suite: str, extra: str) -> Any:
         ) from None
 
 
+def meant(suite: str, name: str, known: Iterable[str]) -> str:
+    """What a name that a suite does not know may be a slip of, as one would write it."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if not near:
+        return f"see `paceline list envs {suite}`"
+    return f"did you mean {', '.join(f'{suite}:{one}' for one in near)}?"
+
+
 def refuse_own(suite: str, kwargs: Mapping[str, Any], own: Iterable[str]) -> None:
     """Keyword arguments that are not the user's to give."""
     for name in own:
@@ -46,8 +58,12 @@ def refuse_own(suite: str, kwargs: Mapping[str, Any], own: Iterable[str]) -> Non
 
 def refusal(suite: str, kwargs: Mapping[str, Any], error: Exception) -> BadInput:
     """A suite's own objection to its keyword arguments, in one line."""
-    said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-    return BadInput(f"env.kwargs is {dict(kwargs)}, which {suite}: refuses: {said}")
+    return BadInput(f"env.kwargs is {dict(kwargs)}, which {suite}: refuses: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    """Of what an error says."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def refuse_wrappers(suite: str, wrappers: tuple[str, ...]) -> None:
