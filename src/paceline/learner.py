@@ -17,7 +17,7 @@ import torch
 
 from .algorithms import Algorithm
 from .arrays import part
-from .batch import Rows, Signals, permutation
+from .batch import Prediction, Rows, Signals, permutation
 from .errors import Diverged
 from .optimizers import Optimizer
 from .policy.actor_critic import ActorCritic, Inputs
@@ -83,6 +83,10 @@ class Learner:
         )
         self._alone = sync.size == 1 and self._own and algorithm.target_kl is None
         """whether nobody has a say between a gradient and its application"""
+        once = algorithm.off_policy and plan.epochs * plan.minibatches == 1 and not plan.compiled
+        self._once = once
+        """whether what targets are made of is also what the only step learns from"""
+        self._known: Prediction | None = None
         self.sight = Sight(stored or network.obs, device)
         self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
         self._scaler = ReturnScaler(columns, plan.gamma) if plan.normalize_return else None
@@ -117,6 +121,7 @@ class Learner:
         rows, metrics = self._judge(rollout)
         lr = self._plan.lr * (remaining if self._plan.anneal_lr else 1.0)
         means = self._descend(rows, rollout, remaining, lr)
+        self._known = None
         metrics |= dict(zip(self._step.names, means, strict=True)) | {"lr": lr}
         metrics["weights"] = float(self.flat.weights.sum())
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
@@ -214,9 +219,11 @@ class Learner:
                 return torch.cat(values), np.zeros((), np.float32)
             acting = tuple(part[:kept] for part in inputs)
             for *seen, action in _pieces((*acting, self._tensor(rollout.action)), size):
-                acted = self.module.predict(self.sight.look(tuple(seen)), action)
-                values.append(acted.value)
-                logps.append(acted.logp)
+                with torch.set_grad_enabled(self._once):
+                    acted = self.module.predict(self.sight.look(tuple(seen)), action)
+                values.append(acted.value.detach())
+                logps.append(acted.logp.detach())
+            self._known = acted if self._once else None
             values.append(self.module.value(self.sight.look(tuple(part[kept:] for part in inputs))))
         logp = torch.cat(logps).numpy(force=True).reshape(rollout.reward.shape)
         log_ratio = np.where(rollout.valid, logp - rollout.logp, np.float32(0.0))
@@ -254,12 +261,12 @@ class Learner:
         for epoch in range(plan.epochs):
             shuffled = self._shuffled(rows, rollout, epoch)
             for minibatch in shuffled.split(size):
-                if self.sight.pictures:
+                if self.sight.pictures and self._known is None:
                     minibatch = replace(minibatch, inputs=self.sight.look(minibatch.inputs))
                 if self._alone:
-                    total += step.whole(minibatch, remaining, lr)
+                    total += step.whole(minibatch, remaining, lr, self._known)
                 else:
-                    self._sum(step.gradient(minibatch, remaining))
+                    self._sum(step.gradient(minibatch, remaining, self._known))
                     if limit is not None and step.mean_of("approx_kl") > 1.5 * limit:
                         return (total / max(made, 1)).tolist()
                     if not self._own and not step.buffer.isfinite().all():

@@ -19,7 +19,7 @@ from torch.func import functional_call, functionalize, grad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .algorithms import Algorithm
-from .batch import Rows
+from .batch import Prediction, Rows
 from .machine import CACHE, compiled_cache, wanted_compiler
 from .optimizers import Optimizer
 from .policy.actor_critic import ActorCritic
@@ -39,7 +39,9 @@ class Objective(nn.Module):
     def forward(self, remaining: Any, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """The loss summed over rows that count; and [its terms summed…, number of such rows]."""
         rows = Rows.of(tensors)
-        prediction = self.module.predict(rows.inputs, rows.action)
+        return self.judge(self.module.predict(rows.inputs, rows.action), rows, remaining)
+
+    def judge(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, Tensor]:
         loss, terms = self.algorithm.loss(prediction, rows, remaining)
         with torch.no_grad():
             reported = torch.stack([loss, *terms, torch.ones_like(loss)])
@@ -85,11 +87,19 @@ class Step:
             else:
                 self._frozen.add(name)
 
-    def gradient(self, rows: Rows, remaining: float) -> Tensor:
-        """Fill and return the buffer; ranks add theirs before it is applied."""
+    def gradient(
+        self, rows: Rows, remaining: float, prediction: Prediction | None = None
+    ) -> Tensor:
+        """Fill and return the buffer; ranks add theirs before it is applied.
+
+        What is predicted of the rows may be known already, where steps are not compiled.
+        """
         if not self._compile:
             self.buffer[: self._size].zero_()
-            total, sums = self._objective(remaining, *rows.tensors())
+            if prediction is None:
+                total, sums = self._objective(remaining, *rows.tensors())
+            else:
+                total, sums = self._objective.judge(prediction, rows, remaining)
             total.backward()  # adds into the buffer, of which every parameter's .grad is a view
             self.buffer[self._size :] = sums
             return self.buffer
@@ -112,10 +122,12 @@ class Step:
             self._move = compiled(functionalize(self._pure_move), inputs)
         return self._move(*inputs)[0]
 
-    def whole(self, rows: Rows, remaining: float, lr: float) -> Tensor:
+    def whole(
+        self, rows: Rows, remaining: float, lr: float, prediction: Prediction | None = None
+    ) -> Tensor:
         """`gradient` and `apply` at once, where nobody has a say in between."""
         if not self._compile:
-            self.gradient(rows, remaining)
+            self.gradient(rows, remaining, prediction)
             return self.apply(lr)
         self.count += 1
         numbers = [*self._optimizer.numbers(lr, self.count), remaining]
