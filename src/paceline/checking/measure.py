@@ -22,8 +22,10 @@ from .subject import CALLS, KIND, Subject
 ENVS = 8
 SLOW_TO_MAKE = 0.5
 """Seconds from which fewer are made."""
-SAMPLES = 10
-"""Times that memory is looked at."""
+SAMPLES, ENOUGH = 10, 7
+"""Times that memory is looked at, and how many tell whether it grows."""
+LONGER = 3.0
+"""Times as long as asked for, at most, until there are enough of them."""
 LEAST_GROWTH = 2 * MB
 SLOW = 300.0
 """Steps per second that make even a short training a matter of hours."""
@@ -121,12 +123,15 @@ class _Stepping:
         self._seconds = 0.0
         samples = [_memory()]
         wall, cpu, queued = time.perf_counter(), _cpu(), _queued()
-        until, looked = wall + seconds, seconds / SAMPLES
-        while (now := time.perf_counter()) < until or not self._steps:
+        now = looked = wall
+        until, last = wall + seconds, wall + LONGER * seconds
+        while now < until or not self._steps or (len(samples) < ENOUGH and now < last):
             self.row()
-            if until - now < seconds - len(samples) * looked:
+            now = time.perf_counter()
+            if now - looked >= seconds / SAMPLES:
                 samples.append(_memory())
-                until += time.perf_counter() - now  # looking is not measured
+                looked = time.perf_counter()
+                until += looked - now  # looking is not measured
         wall, cpu, queued = time.perf_counter() - wall, _cpu() - cpu, _queued() - queued
         own = max(0.05, 1 - queued / wall)
         reset = 0.0 if self._batch else self._reset_seconds(seconds / 5)
