@@ -172,12 +172,12 @@ def about_returned(seen: Walked) -> Iterator[Finding]:
     """What only many answers together tell."""
     if seen.aliased:
         yield Finding(
-            "risky",
+            "note",
             "observation",
             "an observation that had been returned was changed by the next step: the same array "
             "is returned again and again",
-            "Paceline copies it at once, but frame stacks and other libraries that keep "
-            "observations would learn from one that was not seen",
+            "Paceline copies it at once, but wrappers and other libraries that keep observations "
+            "would learn from one that was not seen",
             "return self.state.copy(), or build a new array at every step",
         )
     if seen.lost_mask and seen.fresh_masks:
