@@ -225,11 +225,14 @@ def test_the_order_of_a_set_is_found_by_a_second_process(check):
 
 
 @pytest.mark.slow
-def test_a_suite_without_single_environments_is_only_measured(check):
+def test_a_suite_without_single_environments_is_looked_at_as_a_batch(check):
     pytest.importorskip("envpool")
     code, content = check("envpool:CartPole-v1")
     assert code == 0
-    assert "only measured" in found(content, "note", "make")
+    assert "only as a batch" in found(content, "note", "make")
+    assert "same seed" in found(content, "ok", "seeding")
+    assert "terminated" in found(content, "ok", "ends")
+    assert content["env"]["observation"] == "Box(4,) float32"
     assert content["measured"]["steps_per_second"] > 100
 
 
