@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from together import Together, nothing_left
+from together import SHARED_MEMORY, Together, nothing_left, shared_names
 
 from paceline import cli
 
@@ -29,7 +30,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as whatever a shell run
 
 MARK = "PACELINE_TEST"
 """Environment variable by which a test's processes are known, orphans included."""
-SHARED_MEMORY = Path("/dev/shm")
 LEFT_IN_TEMP = ("pymp-", "torchelastic_", "torchinductor", ".tmp-")
 TIMING = ("time", "fps", "memory_mb", "cpu_percent", "t_")
 """Beginnings of the metrics that no two runs share."""
@@ -54,6 +54,8 @@ class Ended:
     code: int
     out: str
     err: str
+    cpu: float = 0.0
+    """seconds of CPU time that it took, which do not depend on who else is at work"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +103,12 @@ class Run:
         return sorted(self.path.rglob(".tmp-*"))
 
 
+def _cpu_of_children():
+    """Seconds of those that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _python_path():
     return [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 
@@ -131,6 +139,7 @@ class Shell:
 
     def __call__(self, *arguments, timeout=90, **options):
         """Run to the end."""
+        before = _cpu_of_children()
         process = self.start(*arguments, **options)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -138,7 +147,7 @@ class Shell:
             process.kill()
             out, err = process.communicate()
             pytest.fail(f"{arguments} did not end within {timeout} s\n{out}\n{err}")
-        return Ended(process.returncode, out or "", err or "")
+        return Ended(process.returncode, out or "", err or "", _cpu_of_children() - before)
 
     def train(self, name, *arguments, code=0, **options):
         """Train into the directory `name`, and return it; anything but `code` is an error."""
@@ -254,7 +263,7 @@ def nothing_left_behind(request):
     folder = request.getfixturevalue("tmp_path") / "tmp"
     folder.mkdir(exist_ok=True)
     mark, began = uuid.uuid4().hex, time.time()
-    children, names = set(psutil.Process().children(recursive=True)), _shared_memory()
+    children, names = set(psutil.Process().children(recursive=True)), shared_names()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, mark)
         patch.setenv("TMPDIR", str(folder))
@@ -264,7 +273,7 @@ def nothing_left_behind(request):
     if "shell" in request.fixturenames or "shell_in" in request.fixturenames:
         left |= _marked(mark)  # orphans too
     processes = _end(left) if left else []
-    shared = _settled(lambda: _unowned(_shared_memory() - names, began))
+    shared = _settled(lambda: _unowned(shared_names() - names, began))
     files = [path.name for path in folder.iterdir() if path.name.startswith(LEFT_IN_TEMP)]
     assert not processes, f"processes left behind: {processes}"
     assert not shared, f"left in /dev/shm: {shared}"
@@ -295,10 +304,6 @@ def _end(processes):
             continue
     psutil.wait_procs(stayed, timeout=3)
     return described
-
-
-def _shared_memory():
-    return {path.name for path in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
 
 
 def _unowned(names, since):

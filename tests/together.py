@@ -7,6 +7,7 @@ of its own, so that one signal ends it and all of them, whatever they are doing.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 import psutil
 
 SHARED_MEMORY = Path("/dev/shm")
+OURS = re.compile(r"torch|psm_|sem\.mp-|pymp-|__KMP|nccl|paceline")
+"""Beginnings of the names that torch, multiprocessing, OpenMP and this package make there."""
 PRELOADED = ("paceline.build", "paceline.ring", "paceline.sync.allreduce", "paceline.sync.hogwild")
 
 
@@ -95,18 +98,26 @@ def _session(leader):
 @contextmanager
 def nothing_left(together):
     """A test leaves no process of its own and no name in shared memory."""
-    names = _names()
+    names = shared_names()
     yield
     deadline = time.monotonic() + 3
     while (left := together.pids()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not left, f"processes left behind: {left}"
-    assert not _names() - names, "left in /dev/shm"
+    left_names = shared_names() - names
+    assert not left_names, f"left in /dev/shm: {left_names}"
 
 
-def _names():
-    """Of torch and of this package; other programs have theirs."""
-    return {p.name for p in SHARED_MEMORY.glob("*") if "torch" in p.name or "paceline" in p.name}
+def shared_names():
+    """Names in shared memory that a test here may have made: other programs have theirs."""
+    found = {path.name for path in SHARED_MEMORY.glob("*") if OURS.match(path.name)}
+    return {name for name in found if not _of_another(name)}
+
+
+def _of_another(name):
+    """Whether it holds the number of a process that lives: those of a test have ended with it."""
+    held = re.search(r"_(\d+)_", name)
+    return held is not None and int(held[1]) != os.getpid() and psutil.pid_exists(int(held[1]))
 
 
 # In the server.

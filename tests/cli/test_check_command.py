@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -13,6 +14,9 @@ import sys
 import pytest
 
 from paceline.checking.finding import LEVELS
+from paceline.checking.measure import Measured
+from paceline.checking.suggest import suggested
+from paceline.machine import available_cpus
 
 MODULE = """
 import ctypes, os, sys, time
@@ -132,7 +136,7 @@ def test_an_environment_without_faults_is_measured_and_nothing_is_to_fix(shell):
     names = ["env", "spaces", "looked", "speed", "memory", "suggested"]
     assert [line.split()[0] for line in lines[:6]] == names
     assert "time limit 500" in lines[0]
-    assert "--num-workers 0" in lines[5]
+    assert "--num-workers" in lines[5]
     assert lines[-1].startswith("nothing to fix")  # a busy machine is noted
 
 
@@ -144,7 +148,8 @@ def test_json_is_one_object_with_the_worst_finding_first(check):
     assert content["env"]["id"] == "worlds_of_mine:Right-v0"
     assert content["measured"]["steps_per_second"] > 1000
     assert content["measured"]["reset_ms"] > 0
-    assert content["suggested"].keys() == {"workers", "envs", "reason"}
+    rule = suggested(Measured(**content["measured"]), available_cpus(), free_mb=1e5)
+    assert content["suggested"] == dataclasses.asdict(rule)
     levels = [finding["level"] for finding in content["findings"]]
     assert levels == sorted(levels, key=LEVELS.index)
     for finding in content["findings"]:
@@ -220,11 +225,14 @@ def test_the_order_of_a_set_is_found_by_a_second_process(check):
 
 
 @pytest.mark.slow
-def test_a_suite_without_single_environments_is_only_measured(check):
+def test_a_suite_without_single_environments_is_looked_at_as_a_batch(check):
     pytest.importorskip("envpool")
     code, content = check("envpool:CartPole-v1")
     assert code == 0
-    assert "only measured" in found(content, "note", "make")
+    assert "only as a batch" in found(content, "note", "make")
+    assert "same seed" in found(content, "ok", "seeding")
+    assert "terminated" in found(content, "ok", "ends")
+    assert content["env"]["observation"] == "Box(4,) float32"
     assert content["measured"]["steps_per_second"] > 100
 
 

@@ -321,8 +321,7 @@ def test_what_they_were_made_from_is_valid(tmp_path, suffix):
 def test_a_process_refuses_what_is_wrong_for_certain(shell, name):
     """One of most kinds, as a user meets it."""
     case = wrong_files(name)[0]
-    began = time.monotonic()
-    ended = shell("train", "--config", case.place(shell.folder).name, timeout=30)
+    ended = shell("train", "--config", case.place(shell.folder).name)
     assert list(faults(case, ended.code, ended.out, ended.err)) == []
-    assert time.monotonic() - began < 10
+    assert ended.cpu < 5
     assert not (shell.folder / "runs").exists()

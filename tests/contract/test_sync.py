@@ -349,7 +349,7 @@ def test_a_rank_that_leaves_is_named_at_once(together, backend, size):
         for found in together(lost_of, size, backend, 60.0, leave, absent=(1,))[::2]:
             named, said, took = found
             assert named and " gone" in said, said
-            assert took < 2.1
+            assert took < 6  # of a timeout of 60 s
 
 
 def absent_of(place, rank, size, backend):
@@ -378,7 +378,7 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(together, backend, how):
     for found in together(lost_of, 3, backend, 1.0, how, absent=(1,), within=10)[::2]:
         named, said, took = found
         assert named and "no sign of life for 1 s" in said, said
-        assert 0.9 < took < 3.0
+        assert 0.9 < took < 6.0
 
 
 @pytest.mark.sampled(2)
@@ -415,23 +415,23 @@ def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_is_slow_but_alive_is_waited_for(together, backend, slow):
     """And those who wait for it are alive too, as others who wait for them can see."""
-    assert together(slow_of, 3, backend, 1.0, 2.0, slow) == [3.0] * 3
+    assert together(slow_of, 3, backend, 3.0, 4.0, slow) == [3.0] * 3
 
 
 @shared
 @pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_slow_rank_of_another_host_is_waited_for(together, slow):
     """Rank 0 sees rank 2 wait for rank 3, and not rank 3 itself."""
-    assert together(slow_of, 4, "auto", 1.0, 2.0, slow, "aabb") == [4.0] * 4
+    assert together(slow_of, 4, "auto", 3.0, 4.0, slow, "aabb") == [4.0] * 4
 
 
 def steady_of(place, rank, size, backend, slow, hosts=None):
     """`slow` has nothing to show but that it takes part, again and again."""
     allreduce.BEAT = 0.2
-    with met(place, rank, size, backend, 1.0, hosts) as sync:
+    with met(place, rank, size, backend, 3.0, hosts) as sync:
         for turn in range(4):
             if rank == slow:
-                time.sleep(0.6)
+                time.sleep(0.9)  # four times, longer than the timeout
             one = torch.ones(1)
             try:
                 sync.sum(one)

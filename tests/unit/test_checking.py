@@ -315,6 +315,12 @@ def test_what_a_space_samples_has_no_faults(name):
         assert list(leaf_faults(space, space.sample())) == []
 
 
+def test_a_wrong_type_is_told_also_where_the_value_is_out_of_bounds():
+    space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    kinds = [fault.kind for fault in leaf_faults(space, np.array([5.0, 0.0]))]
+    assert kinds == ["outside", "dtype"]
+
+
 def test_a_clock_in_the_observation_is_seen():
     draw = np.random.default_rng(0)
     clock = [[np.array([t, draw.random()]) for t in range(9)] for _ in range(4)]

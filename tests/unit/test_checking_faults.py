@@ -272,7 +272,7 @@ class FlagIsInt(Right):
         return int(abs(self.place) > 5)
 
 
-@fault("aliased", "risky", "observation", "same array", ".copy()")
+@fault("aliased", "note", "observation", "same array", ".copy()")
 class Aliased(Right):
     def look(self):
         if not hasattr(self, "seen"):
@@ -397,10 +397,29 @@ class LimitBesideEnds(Right):
         return super().over() or self.time >= 30
 
 
-@fault("limit that is shown", "note", "ends", "exactly 50 steps", limit=None)
+@fault("limit that is shown", "note", "ends", "exactly 50 steps", "own horizon", limit=None)
 class LimitShown(LimitAsTerminated):
     def look(self):
         return np.array([self.place, self.time], np.float32)
+
+
+class LimitFewReach(NoEnd):
+    """It ends by chance, and only one episode in ten lasts until the limit."""
+
+    def over(self):
+        return bool(self.np_random.random() < 0.023) or self.time >= 100
+
+
+class EndsByChance(LimitFewReach):
+    def over(self):
+        return bool(self.np_random.random() < 0.023)
+
+
+class EndsInStrides(LimitFewReach):
+    """The same, of lengths that only come in tens."""
+
+    def over(self):
+        return self.time % 10 == 0 and bool(self.np_random.random() < 0.3)
 
 
 @fault("short task", "note", "ends", "exactly 6 steps", limit=None)
@@ -585,6 +604,26 @@ def nothing_started():
         process.kill()
         process.wait()
     STARTED.clear()
+
+
+def test_a_time_limit_as_terminated_is_found_where_few_episodes_reach_it(monkeypatch):
+    monkeypatch.setattr(walk, "STEPS", 5_000)
+    for seed in (0, 1):
+        (finding,) = bad(examined(LimitFewReach, None, seed=seed))
+        assert finding.topic == "ends" and "exactly 100 steps, by terminated" in finding.text
+
+
+@pytest.mark.parametrize("kind", [EndsByChance, EndsInStrides])
+def test_ends_that_come_by_chance_are_no_time_limit(monkeypatch, kind):
+    monkeypatch.setattr(walk, "STEPS", 5_000)
+    for seed in range(4):
+        assert bad(examined(kind, None, seed=seed)) == []
+
+
+def test_ends_that_were_not_seen_were_not_checked():
+    (finding,) = [f for f in examined(NoEnd, time_limit=5_000) if f.topic == "ends"]
+    assert finding.level == "note" and "not checked; the time limit is 5,000" in finding.text
+    assert "--seconds 20" in finding.fix
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -50,11 +50,24 @@ def _examine(request: Request, pulse: memoryview, tell: Tell) -> None:
     from .subject import Subject
 
     subject = Subject(request, pulse)
-    if not subject.single:
-        tell(facts={"single": False, "measurable": True})
-        return
     notebook = Notebook(lambda finding: tell(finding=asdict(finding)))
-    conformance = Conformance(subject, notebook, lambda what: tell(doing=what))
+
+    def doing(what: str) -> None:
+        tell(doing=what)
+
+    if not subject.single:
+        from .batch import examine_batch
+
+        try:
+            facts, measurable = examine_batch(subject, notebook, doing), True
+        except BadInput:
+            raise
+        except PacelineError as error:
+            notebook.add(_ended(error))
+            facts, measurable = {}, False
+        tell(facts=facts | {"single": False, "measurable": measurable})
+        return
+    conformance = Conformance(subject, notebook, doing)
     measurable = conformance.examine()
     tell(facts=conformance.facts | {"single": True, "measurable": measurable})
     if reference := conformance.reference:
@@ -78,9 +91,13 @@ def _measure(request: Request, pulse: memoryview, tell: Tell) -> None:
     except Broken as broken:
         tell(finding=asdict(broken.finding))
     except PacelineError as error:
-        fix = "mend what it names"
-        finding = Finding("wrong", "step", str(error), "a run would end with exit code 3", fix)
-        tell(finding=asdict(finding))
+        tell(finding=asdict(_ended(error)))
+
+
+def _ended(error: PacelineError) -> Finding:
+    """Columns that could not go on."""
+    why, fix = "a run would end with exit code 3", "mend what it names"
+    return Finding("wrong", "step", str(error), why, fix)
 
 
 JOBS: dict[str, Callable[[Request, memoryview, Tell], None]] = {

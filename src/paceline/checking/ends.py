@@ -17,8 +17,10 @@ MANY_STEPS = 1_000
 """Without any end, that are suspicious."""
 SHORT = 20
 """Steps of a task that may well have a fixed number of them."""
-PILE = 0.3
-"""Share of the episodes that have the longest length of all, where that is no chance."""
+NEAR = 10
+"""Lengths just below the longest, with which it is compared."""
+PILE, PEAK = 5, 2
+"""Times as many episodes as such a length has on average, and has at most, that are no chance."""
 
 BOOTSTRAP = (
     "after terminated the future counts as worth nothing, so that states near the limit are "
@@ -44,8 +46,19 @@ def about_ends(seen: Walked, limit: int | None, resets_itself: bool) -> Iterator
     if ended and not found:
         yield Finding("ok", "ends", _told(ended))
     elif limit is not None and not found:
-        said = f"no episode ended in {seen.steps:,} random steps; the time limit is {limit:,}"
-        yield Finding("ok", "ends", said)
+        yield unseen(seen, f"; the time limit is {limit:,}")
+
+
+def unseen(seen: Walked, more: str = "") -> Finding:
+    """Nothing is known of ends where there was none."""
+    return Finding(
+        "note",
+        "ends",
+        f"no episode ended in {seen.steps:,} random steps, so that ends were not checked{more}",
+        "a time limit reported as terminated, or a reset within the last step, would not be seen",
+        "look at it for longer, with --seconds 20 or more, or at shorter episodes, with "
+        "--env.time-limit",
+    )
 
 
 def _told(ended: list[EpisodeSeen]) -> str:
@@ -102,16 +115,24 @@ def _limited(ended: list[EpisodeSeen], tracks: list[list[Array]]) -> Iterator[Fi
     terminated = Counter(episode.length for episode in ended if episode.terminated)
     longest = max(episode.length for episode in ended)
     piled = terminated[longest]
-    if longest == 1 or piled < FEW or piled < PILE * len(ended):
+    before = [terminated[length] for length in range(max(1, longest - NEAR), longest)]
+    if longest == 1 or piled < max(FEW, PILE * sum(before) / len(before), PEAK * max(before)):
         return
     everyone = "all" if piled == len(ended) else f"{piled} of"
     said = f"{everyone} {len(ended)} episodes ended after exactly {longest:,} steps, by terminated"
     if longest < SHORT or shows_time(tracks):
         why = "that is right if the task itself is over then, and wrong if only time has run out"
-        fix = "if it is a time limit, return it as truncated"
+        fix = (
+            "if it is a time limit, return it as truncated; a task whose own horizon it is, and "
+            "whose observation tells the time that is left, is right as it is"
+        )
         yield Finding("note", "ends", said, why, fix)
     else:
-        fix = f"return it as truncated, or leave it out and write --env.time-limit {longest}"
+        fix = (
+            f"return it as truncated, or leave it out and write --env.time-limit {longest}; if it "
+            "is the task's own horizon, terminated is right, but let the observation tell the "
+            "time that is left"
+        )
         yield Finding("risky", "ends", f"{said}, as if by a time limit", BOOTSTRAP, fix)
 
 

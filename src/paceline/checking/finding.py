@@ -9,10 +9,11 @@ from typing import Any, Literal
 Level = Literal["wrong", "risky", "note", "ok"]
 LEVELS: tuple[Level, ...] = ("wrong", "risky", "note", "ok")
 TOPICS = (
-    *("make", "process", "reset", "step", "spaces", "observation", "reward", "flags", "info"),
-    *("seeding", "copies", "mask", "actions", "ends", "close", "memory", "speed", "output"),
+    *("make", "process", "reset", "step", "spaces", "observation", "reward", "flags", "mask"),
+    *("ends", "copies", "actions", "seeding", "close", "memory", "info", "speed", "output"),
 )
-"""Of two findings that are as bad, whichever comes first here is to be mended first."""
+"""Of two findings that are as bad, whichever comes first here is to be mended first: what learning
+goes wrong with, then what a run can't be repeated with."""
 
 AT_STEP = " at step "
 

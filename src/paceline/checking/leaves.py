@@ -113,7 +113,7 @@ def _box_faults(space: gym.spaces.Box, obs: Any, array: Array, place: str) -> It
         else:
             kind = "near" if excess <= SLIGHT * (high - low) else "outside"
         yield Fault(kind, place, said)
-    elif array.dtype != declared or not isinstance(obs, (np.ndarray, np.generic)):
+    if array.dtype != declared or not isinstance(obs, (np.ndarray, np.generic)):
         seen = array.dtype if isinstance(obs, (np.ndarray, np.generic)) else type(obs).__name__
         yield Fault("dtype", place, f"{name} is of type {seen}, its space of {declared}")
 

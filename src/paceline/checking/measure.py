@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -22,8 +23,10 @@ from .subject import CALLS, KIND, Subject
 ENVS = 8
 SLOW_TO_MAKE = 0.5
 """Seconds from which fewer are made."""
-SAMPLES = 10
-"""Times that memory is looked at."""
+SAMPLES, ENOUGH = 10, 7
+"""Times that memory is looked at, and how many tell whether it grows."""
+LONGER = 3.0
+"""Times as long as asked for, at most, until there are enough of them."""
 LEAST_GROWTH = 2 * MB
 SLOW = 300.0
 """Steps per second that make even a short training a matter of hours."""
@@ -72,45 +75,46 @@ def measured(subject: Subject, seconds: float) -> Measured:
     """Step for so long; how much is made of it depends on how slow it is."""
     subject.pulse[KIND] = CALLS.index("measure")
     began = time.perf_counter()
-    with closing(_Stepping(subject, 1)) as first:
+    with closing(Stepping(subject, 1)) as first:
         took = time.perf_counter() - began
         first.row()  # so that libraries are loaded
     envs = ENVS if took < SLOW_TO_MAKE else 2
     before = _memory()
-    with closing(_Stepping(subject, envs)) as stepping:
+    with closing(Stepping(subject, envs)) as stepping:
         each = max(0.0, _memory() - before) / envs
         stepping.row()
         return stepping.measured(seconds, each)
 
 
-class _Stepping:
+class Stepping:
     """Columns, one row of a rollout that is filled again and again, and what was counted."""
 
-    def __init__(self, subject: Subject, envs: int) -> None:
-        self._columns = columns = subject.columns(envs)
+    def __init__(self, subject: Subject, envs: int, seed: int | None = None) -> None:
+        self.columns = columns = subject.columns(envs, seed)
         self._batch = subject.batch
         obs, act = columns.obs_spec, columns.act_spec
-        self._out = Rollout.allocate(1, envs, obs.stored, act.stored)
+        self.out = Rollout.allocate(1, envs, obs.stored, act.stored)
         self._draw = np.random.default_rng(subject.request.seed)
         self._steps = self._resets = 0
         self._seconds = 0.0
         self.close = columns.close
         try:
-            columns.reset(self._out.obs[-1])
+            columns.reset(self.out.obs[-1])
         except BaseException:
             self.close()
             raise
-        self._out.first[-1] = True
+        self.out.first[-1] = True
 
     def row(self) -> None:
         """Every column once; the time to choose actions is not counted."""
-        columns, out, obs = self._columns, self._out, self._columns.obs_spec
+        columns, out, obs = self.columns, self.out, self.columns.obs_spec
         columns.pulse[0] += 1
         out.turn()
         mask = obs.split(out.obs[0])["mask"] if obs.mask else None
         chosen = drawn(self._draw, columns.act_spec, mask, columns.num_envs)
         began = time.perf_counter()
-        columns.step(0, columns.adapt(chosen), out)
+        actions: Any = columns.adapt(chosen)
+        columns.step(0, actions, out)
         self._seconds += time.perf_counter() - began
         valid = int(out.valid.sum())
         self._steps += valid
@@ -121,18 +125,21 @@ class _Stepping:
         self._seconds = 0.0
         samples = [_memory()]
         wall, cpu, queued = time.perf_counter(), _cpu(), _queued()
-        until, looked = wall + seconds, seconds / SAMPLES
-        while (now := time.perf_counter()) < until or not self._steps:
+        now = looked = wall
+        until, last = wall + seconds, wall + LONGER * seconds
+        while now < until or not self._steps or (len(samples) < ENOUGH and now < last):
             self.row()
-            if until - now < seconds - len(samples) * looked:
+            now = time.perf_counter()
+            if now - looked >= seconds / SAMPLES:
                 samples.append(_memory())
-                until += time.perf_counter() - now  # looking is not measured
+                looked = time.perf_counter()
+                until += looked - now  # looking is not measured
         wall, cpu, queued = time.perf_counter() - wall, _cpu() - cpu, _queued() - queued
         own = max(0.05, 1 - queued / wall)
         reset = 0.0 if self._batch else self._reset_seconds(seconds / 5)
         stepping = max(1e-9, own * self._seconds - self._resets * reset)
         return Measured(
-            envs=self._columns.num_envs,
+            envs=self.columns.num_envs,
             steps=self._steps,
             episodes=self._resets,
             steps_per_second=self._steps / (own * self._seconds),
@@ -142,19 +149,19 @@ class _Stepping:
             growth_mb=_growth(samples) / MB,
             cpu_share=cpu / (own * wall),
             queued_share=1 - own,
-            failures=self._columns.failures,
-            pictures=bool(self._columns.obs_spec.images),
+            failures=self.columns.failures,
+            pictures=bool(self.columns.obs_spec.images),
         )
 
     def _reset_seconds(self, seconds: float) -> float:
         """Of one reset; at least one of each column is made."""
         began, queued, times = time.perf_counter(), _queued(), 0
         while not times or time.perf_counter() - began < seconds:
-            self._columns.pulse[0] += 1
-            self._columns.reset(self._out.obs[-1])
+            self.columns.pulse[0] += 1
+            self.columns.reset(self.out.obs[-1])
             times += 1
         took = time.perf_counter() - began - (_queued() - queued)
-        return max(1e-9, took) / times / self._columns.num_envs
+        return max(1e-9, took) / times / self.columns.num_envs
 
 
 def _cpu() -> float:

@@ -187,11 +187,15 @@ def _kind_of(value: Any) -> str:
 class Faults:
     """The faults of many steps: of each kind and place the first, and how often it was seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, *ignored: str) -> None:
+        """Kinds that are `ignored` are not to be told."""
+        self._ignored = ignored
         self._first: dict[tuple[str, str], tuple[Fault, str]] = {}
         self._times: Counter[tuple[str, str]] = Counter()
 
     def note(self, fault: Fault, when: str) -> None:
+        if fault.kind in self._ignored:
+            return
         key = fault.kind, fault.place
         self._first.setdefault(key, (fault, when))
         self._times[key] += 1

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 
 from ..envs.columns import EnvColumns
 from ..envs.maker import make_columns, source_of
+from ..envs.native import NativeColumns
 from ..rollout import Pulse, still
 from .request import Request
-
-if TYPE_CHECKING:
-    from ..envs import Columns
 
 CALLS = ("import", "__init__", "reset", "step", "close", "measure")
 """What may be going on; the last entry of a pulse says which."""
@@ -41,10 +39,11 @@ class Subject:
         """One of them; None where there is no such thing. Errors of the user's come as they are."""
         return None if self._make is None else self._make()
 
-    def columns(self, num_envs: int) -> Columns:
+    def columns(self, num_envs: int, seed: int | None = None) -> EnvColumns | NativeColumns:
         """Some of them side by side, as a run steps them."""
         request = self.request
-        found = make_columns(request.env_id, num_envs, request.seed, **request.options)
+        seed = request.seed if seed is None else seed
+        found = make_columns(request.env_id, num_envs, seed, **request.options)
         found.pulse = self.pulse
         self.batch = not isinstance(found, EnvColumns)
         return found

@@ -52,8 +52,9 @@ def verdict_on(request: Request, doing: Callable[[str], Any] = lambda _: None) -
     verdict.facts = facts
     findings = [*examined.findings(), *_about_output(examined)]
     if not single:
-        text = "it has no single environments that could be examined; it was only measured"
-        findings.append(Finding("note", "make", text))
+        text = "it comes only as a batch, and was looked at as a run sees it"
+        why = "what a single one would tell is not known: of actions at their bounds, info, close()"
+        findings.append(Finding("note", "make", text, why))
     if measurable:
         reference = examined.one("reference")
         again = replace(request, replay=reference["moments"] if reference else 0)

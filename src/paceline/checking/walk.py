@@ -73,69 +73,51 @@ class Walked:
         return [episode for episode in self.episodes if episode.ended]
 
 
-class Walk:
-    """Random play in one instance, until there are steps enough or the time is over."""
+class Lookout:
+    """Looks at what one environment answers, episode after episode."""
 
-    def __init__(self, subject: Subject, spec: ActionSpec, notebook: Notebook) -> None:
-        self._subject, self._spec, self._notebook = subject, spec, notebook
-        self._faults, self.seen = Faults(), Walked()
+    def __init__(self, spec: ActionSpec, kept: Faults) -> None:
+        self._spec, self._faults, self.seen = spec, kept, Walked()
         self._before: tuple[Any, Any] | None = None
         """the last observation, and a copy of it from then"""
         self._first: Any = None
 
-    def go(self, seconds: float) -> Walked:
-        until, failures = time.monotonic() + seconds, 0
-        try:
-            while failures < MOST_FAILURES:
-                try:
-                    instance = Instance(self._subject)
-                    self._play(instance, until, failures)
-                    instance.leave()
-                    break
-                except Broken as broken:
-                    self._notebook.add(broken.finding)
-                    failures += 1
-        finally:
-            self._notebook.add(*self._faults.findings(self.seen.answers))
-        return self.seen
-
-    def _play(self, instance: Instance, until: float, failures: int) -> None:
-        """After a failure other episodes are played."""
-        seed = self._subject.request.seed + failures
-        seen, player = self.seen, Player(instance, self._spec, seed, actions=failures)
-        self._before = None
-        while seen.steps < STEPS and (time.monotonic() < until or seen.steps < LEAST_STEPS):
-            begins, answer, over = player.next()
-            self._look(answer, instance, begins, over)
-            if begins:
-                seen.episodes.append(EpisodeSeen())
-                if len(seen.tracks) < TRACKS:
-                    seen.tracks.append([])
-            episode = seen.episodes[-1]
-            seen.steps += not begins
-            episode.length += not begins
-            self._track(answer.obs, instance.env.observation_space)
-            if over:
-                episode.ended = True
-                episode.terminated = true(answer.terminated)
-                episode.truncated = true(answer.truncated)
-                seen.told_final = seen.told_final or any(key in answer.info for key in FINAL_KEYS)
-        seen.changed_action = seen.changed_action or player.changed_action
-
-    def _look(self, answer: Answer, instance: Instance, begins: bool, over: bool) -> None:
-        seen, age = self.seen, instance.age
+    def see(self, answer: Answer, space: gym.Space[Any], begins: bool, over: bool) -> None:
+        """The next answer, which begins an episode or ends one, or neither."""
+        seen = self.seen
+        if begins:
+            seen.episodes.append(EpisodeSeen())
+            if len(seen.tracks) < TRACKS:
+                seen.tracks.append([])
+        episode = seen.episodes[-1]
         seen.answers += 1
-        when = "after reset" if begins else f"first at step {age} of an episode"
-        for fault in faults(answer, instance.env.observation_space, self._spec, over):
+        seen.steps += not begins
+        episode.length += not begins
+        when = "after reset" if begins else f"first at step {episode.length} of an episode"
+        for fault in faults(answer, space, self._spec, over):
             self._faults.note(fault, when)
         self._look_for_alias(answer.obs)
         self._look_for_mask(answer, begins, over)
+        self._look_at_reward(answer.reward)
+        self._track(answer.obs, space)
+        if over:
+            episode.ended = True
+            episode.terminated = true(answer.terminated)
+            episode.truncated = true(answer.truncated)
+            seen.told_final = seen.told_final or any(key in answer.info for key in FINAL_KEYS)
+
+    def forget(self) -> None:
+        """What comes next is another instance's."""
+        self._before = None
+
+    def _look_at_reward(self, reward: Any) -> None:
         try:
-            size = abs(float(answer.reward))
+            size = abs(float(reward))
         except (TypeError, ValueError):
             return
-        seen.rewarded = seen.rewarded or size != 0
-        seen.largest_reward = max(seen.largest_reward, size if np.isfinite(size) else 0.0)
+        self.seen.rewarded = self.seen.rewarded or size != 0
+        largest = max(self.seen.largest_reward, size if np.isfinite(size) else 0.0)
+        self.seen.largest_reward = largest
 
     def _look_for_alias(self, obs: Any) -> None:
         seen = self.seen
@@ -168,16 +150,52 @@ class Walk:
                 track.append(numbers)
 
 
+class Walk:
+    """Random play in one instance, until there are steps enough or the time is over."""
+
+    def __init__(self, subject: Subject, spec: ActionSpec, notebook: Notebook) -> None:
+        self._subject, self._spec, self._notebook = subject, spec, notebook
+        self._faults = Faults()
+        self._lookout = Lookout(spec, self._faults)
+        self.seen = self._lookout.seen
+
+    def go(self, seconds: float) -> Walked:
+        until, failures = time.monotonic() + seconds, 0
+        try:
+            while failures < MOST_FAILURES:
+                try:
+                    instance = Instance(self._subject)
+                    self._play(instance, until, failures)
+                    instance.leave()
+                    break
+                except Broken as broken:
+                    self._notebook.add(broken.finding)
+                    failures += 1
+        finally:
+            self._notebook.add(*self._faults.findings(self.seen.answers))
+        return self.seen
+
+    def _play(self, instance: Instance, until: float, failures: int) -> None:
+        """After a failure other episodes are played."""
+        seed = self._subject.request.seed + failures
+        seen, player = self.seen, Player(instance, self._spec, seed, actions=failures)
+        self._lookout.forget()
+        while seen.steps < STEPS and (time.monotonic() < until or seen.steps < LEAST_STEPS):
+            begins, answer, over = player.next()
+            self._lookout.see(answer, instance.env.observation_space, begins, over)
+        seen.changed_action = seen.changed_action or player.changed_action
+
+
 def about_returned(seen: Walked) -> Iterator[Finding]:
     """What only many answers together tell."""
     if seen.aliased:
         yield Finding(
-            "risky",
+            "note",
             "observation",
             "an observation that had been returned was changed by the next step: the same array "
             "is returned again and again",
-            "Paceline copies it at once, but frame stacks and other libraries that keep "
-            "observations would learn from one that was not seen",
+            "Paceline copies it at once, but wrappers and other libraries that keep observations "
+            "would learn from one that was not seen",
             "return self.state.copy(), or build a new array at every step",
         )
     if seen.lost_mask and seen.fresh_masks:
