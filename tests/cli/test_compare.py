@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import io
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from histories import curve, write_run
 
+from paceline import cli
 from paceline.bench.comparing.files import OURS
 
 pytestmark = pytest.mark.timeout(110)
@@ -513,6 +515,44 @@ def test_what_can_not_be_compared_is_refused_with_why(command, written, two, she
         assert word in ended.err, f"{word!r} is not in: {ended.err}"
     assert "_at" not in ended.err
     assert files_in(shell.folder) == before
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", LONG),
+        ("tune", "--output", f"{LONG}.yaml"),
+        ("train", "--output-dir", LONG),
+        ("resume", LONG),
+        ("eval", LONG),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_path_that_no_file_system_takes_is_refused_by_its_name(command, arguments):
+    ended = command(*arguments)
+    assert ended.code == 2 and ended.err.startswith(f"paceline: {LONG}")
+    assert "File name too long" in ended.err and "Traceback" not in ended.err
+
+
+def test_what_may_not_be_read_is_refused_by_its_name(command, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("paceline.bench.comparing.compare.find_runs", refuse)
+    ended = command("compare", "theirs")
+    assert (ended.code, ended.err) == (2, "paceline: theirs: Permission denied\n")
+
+
+def test_an_error_of_the_system_that_names_no_file_is_not_the_users(monkeypatch):
+    def broken(arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(cli, "_list", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        cli.run(["list"])
 
 
 def test_help_names_every_option_and_imports_nothing_heavy():

@@ -327,7 +327,9 @@ usage = Usage()
 above = psutil.Process().parents()
 print(",".join(str(above.index(each)) for each in usage._above) or "none")
 """
-AGENT = f"import subprocess, sys; 'paceline.ranks'; subprocess.run([sys.executable, '-c', {RANK!r}])"
+AGENT = (
+    f"import subprocess, sys; subprocess.run([sys.executable, '-c', {RANK!r}])  # paceline.ranks"
+)
 
 
 @pytest.mark.parametrize(
