@@ -76,7 +76,7 @@ compare: install
 	$(BIN)/paceline compare $(RUNS) $(out)
 
 evaluate: install
-	$(BIN)/paceline eval $(or $(OUT),$$(ls -dt runs/*/ | head -1)) --episodes 100
+	$(BIN)/paceline eval $(or $(OUT),$$(ls -dt runs/*/config.yaml | head -1 | xargs -n 1 dirname)) --episodes 100
 
 test: .venv/.installed-dev
 	$(BIN)/python -m pytest -m "not slow"

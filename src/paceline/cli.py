@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -69,6 +70,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
     for library in ("OMP", "MKL", "OPENBLAS"):  # before anything numerical is imported
         os.environ[f"{library}_NUM_THREADS"] = "1"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # of any encoding, also one without our letters
+            stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:] if arguments is None else arguments)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         # A rank that has lost others is not to wait for what it had begun with them.
@@ -106,6 +110,11 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if not isinstance(error.filename, str):
+            raise  # nobody named what it is about: it is ours
+        _complain(BadInput(f"{error.filename}: {error.strerror}"))
+        return BadInput.exit_code
     except KeyboardInterrupt:
         print("paceline: interrupted", file=sys.stderr)
         return StoppedEarly.exit_code

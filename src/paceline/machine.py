@@ -21,6 +21,8 @@ from typing import Any
 
 import psutil
 
+from . import launcher
+
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Set before torch is imported, or it makes a directory of its own choice in /tmp."""
 MEMBERSHIP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -218,11 +220,14 @@ TOO_SHORT = 0.1
 
 
 class Usage:
-    """Memory and CPU of this process and its children, read every few seconds at most."""
+    """Memory and CPU of this process and its children, read every few seconds at most.
+
+    To the first rank of a host belong the processes that started its ranks, without the others.
+    """
 
     def __init__(self, every: float = 3.0) -> None:
         self._every, self._read_at, self._cost = every, time.monotonic(), 0.0
-        self._process = psutil.Process()
+        self._process, self._above = psutil.Process(), _launchers()
         self._cpu_seconds = self._cpu()
         self._values: tuple[float, float | None] | None = None
 
@@ -230,21 +235,26 @@ class Usage:
         """Megabytes, and per cent of one CPU since the last reading (None if that was just now)."""
         now = time.monotonic()
         since = now - self._read_at
-        if self._values is None or since >= max(self._every, 200 * self._cost):
-            cpu = self._cpu()
-            used = max(0.0, cpu - self._cpu_seconds)
-            busy = round(100 * used / since, 1) if since > TOO_SHORT else None
+        if self._values is None or since > self._rest(self._values[1]):
+            busy = None
+            if since > TOO_SHORT:
+                cpu = self._cpu()
+                busy = round(100 * max(0.0, cpu - self._cpu_seconds) / since, 1)
+                self._read_at, self._cpu_seconds = now, cpu
             self._values = (round(self._memory(), 1), busy)
-            self._read_at, self._cpu_seconds = now, cpu
             self._cost = time.monotonic() - now
         return self._values
+
+    def _rest(self, busy: float | None) -> float:
+        """Seconds between two readings; a run may be over before it would be asked again."""
+        return TOO_SHORT if busy is None else max(self._every, 200 * self._cost)
 
     def _tree(self) -> list[psutil.Process]:
         return [self._process, *self._process.children(recursive=True)]
 
     def _memory(self) -> float:
         total = 0.0
-        for process in self._tree():
+        for process in (*self._above, *self._tree()):
             try:
                 total += memory_mb(process)
             except psutil.Error:
@@ -253,14 +263,26 @@ class Usage:
 
     def _cpu(self) -> float:
         total = 0.0
-        for process in self._tree():
+        for process in (*self._above, *self._tree()):
             try:
                 times = process.cpu_times()
             except psutil.Error:
                 continue
-            # Children that have ended count too, or what they did would seem undone.
-            total += times.user + times.system + times.children_user + times.children_system
+            total += times.user + times.system
+            if process not in self._above:
+                # Children that have ended count too, or what they did would seem undone.
+                total += times.children_user + times.children_system
         return total
+
+
+def _launchers() -> list[psutil.Process]:
+    """In the first rank of a host: what started it, and with `--ranks` who asked for that."""
+    if launcher.launched(asked=True) is None or launcher.local_rank():
+        return []
+    try:
+        return psutil.Process().parents()[: 2 if launcher.LINE in os.environ else 1]
+    except psutil.Error:
+        return []
 
 
 def memory_mb(process: psutil.Process) -> float:

@@ -25,10 +25,11 @@ from .errors import BadInput, Diverged, EnvironmentFailed
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
-from .rundir import CONFIG, claim, fixed, locked, resumed_config, rewind
+from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
 from .samplers.serial import Serial
 from .start import start_from
 from .sync import Sync
+from .words import printable
 
 log = logging.getLogger("paceline")
 
@@ -118,10 +119,12 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
             config.env_name,
         )
     learners = f"{sync.world_size} learners ({sync.path}) × " if sync.path else ""
-    preset = f"{config.algo} {config.preset}"
-    if config.preset in GENERAL:
-        preset = f"general defaults for {GENERAL[config.preset]} (--preset {config.preset})"
-    elif config.preset in ("none", "auto"):
+    # What a run was begun with, also where it goes on: its configuration has it all filled in.
+    name = printable(str(read_run(folder)[0].get("preset", config.preset)))[:60]
+    preset = f"{config.algo} {name}"
+    if name in GENERAL:
+        preset = f"general defaults for {GENERAL[name]} (--preset {name})"
+    elif name in ("none", "auto"):
         preset = "none"
     log.info(
         "%s on %s · %s%d envs × %d steps · seed %d · preset: %s",

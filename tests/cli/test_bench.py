@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import signal
+from contextlib import contextmanager
 
 import pytest
+from histories import curve, write_run
 
 from paceline.bench.comparing.files import OURS
 from paceline.bench.matrix import matrix
 from paceline.bench.matrix.cells import matrix_of
+from paceline.console import Console
 
 pytestmark = pytest.mark.timeout(115)
 
@@ -236,6 +240,77 @@ def test_progress_says_how_far_and_how_long_it_still_takes(command, monkeypatch)
     assert any("steps" in line and "the whole:" in line for line in said)
 
 
+@pytest.fixture
+def waiting(tmp_path):
+    """A benchmark of 3 runs of a minute, as a file says, of which the first is done."""
+    (tmp_path / "file.yaml").write_text("duration: 1m\n")
+    plan = ("--algos", "ppo", "--modes", "sequential", "--output-dir", tmp_path / "out")
+    made = matrix_of([*map(str, plan), "--config", str(tmp_path / "file.yaml")])
+    cell = made.cells[0]
+    run = write_run(made.folder / cell.folder(0), curve(9.0), seconds_each=2, duration="1m")
+    (run / "eval.json").write_text("{}")
+    return matrix.Bench(made)
+
+
+def test_runs_that_are_done_are_not_counted_as_to_come(waiting):
+    assert waiting._announcement().startswith("3 runs, one after another, in ")
+    assert waiting._announcement().endswith(": 2:08")  # with 4 s each to start
+
+
+def test_a_run_that_failed_says_nothing_of_how_long_others_take(waiting, monkeypatch, tmp_path):
+    class Process:
+        code = 3
+
+        def poll(self):
+            return self.code
+
+    @contextmanager
+    def ended(arguments, log):
+        log.touch()
+        yield Process()
+
+    monkeypatch.setattr(matrix, "started", ended)
+    cell, console = waiting._jobs[1][0], Console(io.StringIO())
+    waiting._one(cell, 1, tmp_path / "failed", "failed", console)
+    assert waiting._expected(cell) == 64.0
+    Process.code = 0
+    waiting._one(cell, 1, tmp_path / "ended", "ended", console)
+    assert waiting._expected(cell) < 10
+
+
+def test_one_run_comes_after_no_other(tmp_path):
+    made = matrix_of(
+        ["--algos", "ppo", "--modes", "sequential", "--seeds", "1", f"--output-dir={tmp_path}"]
+    )
+    assert matrix.Bench(made)._announcement() == f"1 run in {tmp_path}: 2:04"
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [
+        (lambda run: (run / "run.json").unlink(), "can't be read as a run"),
+        (lambda run: (run / "config.yaml").write_text("lr: ["), "config.yaml can't be read"),
+    ],
+    ids=["run.json", "config.yaml"],
+)
+def test_a_damaged_cell_is_shown_as_missing_and_the_others_are_compared(
+    tmp_path, capsys, damage, cause
+):
+    plan = ["--algos", "ppo,a2c", "--modes", "sequential", "--seeds", "1", "--total-steps", "50k"]
+    made = matrix_of([*plan, f"--output-dir={tmp_path / 'out'}"])
+    for cell in made.cells:
+        write_run(made.folder / cell.folder(0), curve(9.0), algo=cell.algo)
+    damage(made.folder / made.cells[1].folder(0))
+    assert matrix._conclude(made, {}) == 0
+    report = (made.folder / "comparison_report.txt").read_text()
+    assert "A2C · sequential · seed 0: " in report and cause in report
+    assert [row["name"] for row in rows(made.folder / "comparison.csv")] == ["PPO · sequential"]
+    assert cause in matrix._told(made.folder / made.cells[1].folder(0))
+
+
 # The plan
 
 
@@ -266,6 +341,49 @@ def test_environments_that_were_counted_are_shared_among_ranks():
     assert [cell.options["num_envs"] for cell in made.cells] == ["8", "4"]
 
 
+@pytest.fixture
+def planned(tmp_path):
+    """The cells of a plan with such a file, by what they are called."""
+
+    def make(file, *arguments):
+        path = tmp_path / "file.yaml"
+        path.write_text(file)
+        made = matrix_of(["--config", str(path), "--duration", "1s", *arguments])
+        assert all(cell.refused is None for cell in made.cells if cell.name != "A3C · ranks")
+        return {cell.name: cell.options for cell in made.cells}
+
+    return make
+
+
+def test_ranks_and_workers_of_a_file_are_those_of_their_cells_alone(planned):
+    found = planned("ranks: 3\nnum_workers: 4\nnum_envs: 12\n", "--algos", "ppo,a3c")
+    shapes = {name: (o.get("num_workers"), o.get("ranks")) for name, o in found.items()}
+    assert shapes == {
+        "PPO · sequential": ("0", "1"),
+        "PPO · parallel": ("4", "1"),
+        "PPO · ranks": ("0", "3"),
+        "A3C · sequential": ("1", "1"),
+        "A3C · parallel": ("4", "1"),
+        "A3C · ranks": (None, None),
+    }
+    flags = ("--algos", "ppo", "--num-workers", "2", "--ranks", "2")
+    found = planned("ranks: 3\nnum_workers: 4\nnum_envs: 12\n", *flags)
+    assert found["PPO · parallel"]["num_workers"] == found["PPO · ranks"]["ranks"] == "2"
+
+
+def test_environments_counted_by_worker_are_as_many_in_every_way(planned):
+    found = planned("num_envs_per_worker: 3\nnum_workers: 4\n", "--algos", "ppo", "--ranks", "2")
+    assert [options["num_envs"] for options in found.values()] == ["12", "12", "6"]
+
+
+def test_a_file_is_remembered_by_a_path_that_holds_anywhere(shell, monkeypatch):
+    (shell.folder / "mine.yaml").write_text("lr: 0.01\n")
+    monkeypatch.chdir(shell.folder)
+    for typed in (["--config", "mine.yaml"], ["--config=mine.yaml"]):
+        said = matrix_of(["--algos", "ppo", *typed]).arguments
+        assert str(shell.folder / "mine.yaml") in " ".join(said)
+
+
 # What is refused
 
 REFUSED = {
@@ -274,6 +392,7 @@ REFUSED = {
     "--modes fast": ("--modes", "'fast'", "sequential"),
     "--seeds 0": ("--seeds", "'0'"),
     "--seeds few": ("--seeds", "'few'"),
+    "--seeds 1001": ("--seeds", "'1001'", "up to 1,000"),
     "--first-seed -1": ("--first-seed",),
     "--algo ppo": ("--algo", "--algos"),
     "--seed 3": ("--seed", "--seeds"),
@@ -293,7 +412,11 @@ REFUSED = {
     "--resume full": ("full", "holds no benchmark"),
     "--resume full --seeds 3": ("--resume", "leave"),
     "--resume broken": ("broken", "bench.json"),
-    "--output-dir full": ("full", "not empty", "notes.txt", "--overwrite"),
+    "--output-dir full": ("full", "not empty", "notes.txt", "choose another"),
+    "--output-dir full --overwrite": ("full", "notes.txt", "no benchmark; choose another\n"),
+    "--config logs.yaml": ("log_jsonl in ", "logs.yaml", "is bench's to say"),
+    "--config init.yaml": ("init_from in ", "init.yaml", "all cells start anew"),
+    "--num-envs 4 --num-envs-per-worker 2": ("--num-envs-per-worker", "write one"),
     "--output-dir broken": ("broken", "another benchmark"),
     "--output-dir full/notes.txt": ("full/notes.txt", "can't be"),
 }
@@ -304,6 +427,8 @@ def test_what_can_not_be_run_is_refused_before_anything_is(command, shell, argum
     for name, file, text in (("full", "notes.txt", "mine"), ("broken", "bench.json", '{"argu')):
         (shell.folder / name).mkdir()
         (shell.folder / name / file).write_text(text)
+    (shell.folder / "logs.yaml").write_text("log_jsonl: mine.jsonl\n")
+    (shell.folder / "init.yaml").write_text("init_from: runs/mine\n")
     before = sorted(p for p in shell.folder.rglob("*") if p.name != ".lock")
     ended = command("bench", *arguments.split())
     assert ended.code == 2 and not ended.out and "Traceback" not in ended.err
@@ -347,11 +472,15 @@ def test_overwrite_replaces_a_benchmark_just_where_it_says_so(command, shell, id
     old = folder / "runs" / "ppo-sequential" / "seed-0" / "metrics.jsonl"
     old.parent.mkdir(parents=True)
     old.write_text("{}\n")
+    other = folder / "runs" / "impala-ranks" / "seed-0.log"
+    other.parent.mkdir()
+    other.write_text("of algorithms that are not in the new one")
+    (folder / "runs" / "mine").mkdir()
     (folder / "bench.json").write_text(json.dumps({"arguments": ["--seeds", "9"]}))
     (folder / "notes.txt").write_text("mine")
     ended = command(
         "bench", "--algos", "ppo", "--modes", "sequential", "--output-dir", "out", *flag
     )
-    assert old.exists() != replaced, ended
+    assert old.exists() != replaced and other.exists() != replaced, ended
     assert ("holds another benchmark" in ended.err) != replaced
-    assert (folder / "notes.txt").read_text() == "mine"
+    assert (folder / "notes.txt").read_text() == "mine" and (folder / "runs" / "mine").exists()

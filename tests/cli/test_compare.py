@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import io
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from histories import curve, write_run
 
+from paceline import cli
 from paceline.bench.comparing.files import OURS
 
 pytestmark = pytest.mark.timeout(110)
@@ -227,6 +229,40 @@ def test_by_folder_compares_the_paths_as_they_were_named(compare, shell):
     assert "new is better than old by" in ended.out
 
 
+# What else differs
+
+
+OTHERWISE = "The groups differ in more than their names say: "
+
+
+def test_what_the_names_of_groups_do_not_say_is_said(compare, shell):
+    """Two ways of running that also learn at other rates."""
+    write_run(shell.folder / "h" / "a", curve(100.0), lr=0.001, num_workers=2)
+    write_run(shell.folder / "h" / "b", curve(90.0), lr=0.002, gamma=0.9)
+    ended = compare("h")
+    assert f"{OTHERWISE}lr (0.001, 0.002), gamma (" in ended.out
+    assert OTHERWISE in (shell.folder / "out" / "report.html").read_text()
+
+
+def test_what_the_names_say_or_the_way_brings_with_it_is_not_said_again(compare, two, shell):
+    assert OTHERWISE not in compare("h").out
+    assert f"{OTHERWISE}lr (0.1, 0.2)." in compare("h/a0", "h/b0", "--by", "folder", to="f").out
+    options = {"minibatches": 2, "num_envs": 4, "preset": "none"}
+    for name, more in (("s", {}), ("w", {"num_workers": 2}), ("r", {"ranks": 2, "num_envs": 2})):
+        write_run(shell.folder / "ways" / name, curve(100.0), **options | more)
+    write_run(shell.folder / "ways" / "a", curve(90.0), algo="a2c", lr=0.5)
+    assert OTHERWISE not in compare("ways", to="w").out
+
+
+def test_other_versions_and_runs_that_were_not_compiled_are_said(compare, two):
+    facts = json.loads((two / "a0" / "run.json").read_text())
+    facts |= {"versions": {"paceline": "0.2.0"}, "choices": {"compiled": True}}
+    (two / "a0" / "run.json").write_text(json.dumps(facts))
+    ended = compare("h")
+    assert "not made with the same versions: paceline (0.2.0, 0.1.0)." in ended.out
+    assert "Of lr 0.1 some runs were compiled and some not" in ended.out
+
+
 # Pairs of seeds
 
 
@@ -239,8 +275,13 @@ def test_six_shared_seeds_are_paired_and_find_what_is_lost_without(compare, shel
             write_run(shell.folder / "same" / f"{name}{seed}", returns, lr=lr, seed=seed)
             other = seed + (50 if name == "b" else 0)
             write_run(shell.folder / "other" / f"{name}{seed}", returns, lr=lr, seed=other)
-    assert "lr 0.2 is better than lr 0.1 by" in compare("same").out
+    ended = compare("same")
+    assert "lr 0.2 is better than lr 0.1 by" in ended.out
+    assert re.search(
+        r"^lr 0\.2 .* P\(better\) 0\.\d+ \(.+ to .+\), paired by seed\.$", ended.out, re.M
+    )
     ended = compare("other", to="o")
+    assert ", unpaired." in ended.out
     assert "can't be told apart" in ended.out and "do not have the same seeds" in ended.out
 
 
@@ -305,7 +346,38 @@ def test_what_the_environment_counts_as_solved_is_the_target_once_somebody_was_t
     assert "475 is what the environment counts as solved" in compare("h").out
 
 
+def test_a_run_that_is_not_counted_does_not_decide_the_target(compare, two):
+    """It came far, but not to its end."""
+    write_run(two / "short", curve(499.0, lines=30), lr=0.1, seed=7, total_steps=50_000)
+    ended = compare("h")
+    assert "475 is what the environment counts as solved" not in ended.out
+    target = re.search(r"^([\d.]+) is 90 % of the way", ended.out, re.M)
+    assert float(target[1]) < 160
+
+
+def test_all_limits_of_a_run_are_told(compare, shell):
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        budgets = {"duration": "50s", "total_steps": 50_000, "stop_at_return": 1e6}
+        write_run(shell.folder / "h" / name, curve(9.0), lr=lr, **budgets)
+    assert "after 50 s or 50,000 steps or a return of 1e+06." in compare("h").out
+
+
 # What is not whole is named
+
+
+def test_what_is_counted_before_its_end_is_named(compare, two):
+    write_run(two / "short", curve(9.0, lines=30), lr=0.1, seed=7, total_steps=50_000)
+    ended = compare("h", "--at", "20k")
+    assert "Counted here, though not done: h/short (cut short)." in ended.out
+    assert "though not done" not in compare("h/a0", "h/b0", "--at", "20k", to="o").out
+
+
+def test_a_run_cut_short_before_its_first_report_is_to_be_gone_on_with(compare, shell):
+    run = write_run(shell.folder / "h", [], total_steps=50_000)
+    assert "(h: cut short); go on with `paceline resume h`" in compare("h", code=2).err
+    with (run / ".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "(h: still going); wait for one" in compare("h", code=2).err
 
 
 def test_a_run_that_was_cut_short_is_named_and_not_counted(compare, two, shell):
@@ -513,6 +585,44 @@ def test_what_can_not_be_compared_is_refused_with_why(command, written, two, she
         assert word in ended.err, f"{word!r} is not in: {ended.err}"
     assert "_at" not in ended.err
     assert files_in(shell.folder) == before
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", LONG),
+        ("tune", "--output", f"{LONG}.yaml"),
+        ("train", "--output-dir", LONG),
+        ("resume", LONG),
+        ("eval", LONG),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_path_that_no_file_system_takes_is_refused_by_its_name(command, arguments):
+    ended = command(*arguments)
+    assert ended.code == 2 and ended.err.startswith(f"paceline: {LONG}")
+    assert "File name too long" in ended.err and "Traceback" not in ended.err
+
+
+def test_what_may_not_be_read_is_refused_by_its_name(command, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("paceline.bench.comparing.compare.find_runs", refuse)
+    ended = command("compare", "theirs")
+    assert (ended.code, ended.err) == (2, "paceline: theirs: Permission denied\n")
+
+
+def test_an_error_of_the_system_that_names_no_file_is_not_the_users(monkeypatch):
+    def broken(arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(cli, "_list", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        cli.run(["list"])
 
 
 def test_help_names_every_option_and_imports_nothing_heavy():

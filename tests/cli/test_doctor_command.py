@@ -125,6 +125,14 @@ def test_letters_that_the_output_cannot_show_are_no_trouble(shell):
     assert "sch\\xf6n" in "".join(ended.out.split())  # wherever the line was broken
 
 
+def test_letters_that_the_output_cannot_show_do_not_end_a_run(shell):
+    """A run's first line has a middle dot in it."""
+    short = ("--total-steps", 600, "--track", "none", "--eval-episodes", 1, "--output-dir", "out")
+    ended = shell("train", *short, env=shell.environment(PYTHONIOENCODING="ascii"))
+    assert ended.code == 0, ended
+    assert "\\xb7 seed 0" in ended.out
+
+
 def test_a_reader_that_leaves_early_is_no_trouble(shell):
     process = shell.start("doctor")
     process.stdout.close()

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from paceline import cli
+from paceline.bench.launch import cause, gist
 from paceline.config import Config
 from paceline.config_files import load_file
 from paceline.configure import resolve
@@ -222,6 +223,21 @@ def test_an_environment_that_always_fails_ends_it_with_its_words_and_its_code(sh
     assert "a training run exited with 3" in ended.err and "nan" in ended.err
     assert "Traceback" not in ended.err and not list(shell.folder.glob("*.yaml"))
     assert not list((shell.folder / "tmp").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["warning: slow", "paceline: out of rope", "what it was tied to"], "out of rope"),
+        (["Segmentation fault"], "a training run exited with 3"),
+        ([], "a training run exited with 3"),
+    ],
+    ids=["a sentence", "a crash", "nothing"],
+)
+def test_the_cause_of_a_failure_is_the_sentence_that_says_it(tmp_path, words, shown):
+    """Other lines may come after it."""
+    (tmp_path / "log").write_text("\n".join(words))
+    assert gist(cause(tmp_path / "log", 3)) == shown
 
 
 @pytest.mark.slow

@@ -301,3 +301,46 @@ def test_memory_that_processes_share_is_counted_once():
         together = sum(machine.memory_mb(process) for process in tree)
     assert len(tree) == 3
     assert together < 0.75 * apart
+
+
+def test_a_reading_that_comes_too_soon_is_made_up_for_at_once(monkeypatch):
+    """A short run is over before the next would come."""
+    clock, used = [100.0], [7.0]
+    monkeypatch.setattr(machine.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(machine.Usage, "_cpu", lambda self: used[0])
+    usage = machine.Usage()
+    clock[0], used[0] = 100.05, 7.05
+    assert usage.read()[1] is None
+    clock[0], used[0] = 100.5, 7.25
+    assert usage.read()[1] == 50.0  # since the beginning
+    clock[0], used[0] = 101.5, 9.0
+    assert usage.read()[1] == 50.0  # that was just now
+    clock[0] = 104.5
+    assert usage.read()[1] == pytest.approx(43.8)
+
+
+RANK = """
+import psutil
+from paceline.machine import Usage
+
+usage = Usage()
+above = psutil.Process().parents()
+print(",".join(str(above.index(each)) for each in usage._above) or "none")
+"""
+AGENT = (
+    f"import subprocess, sys; subprocess.run([sys.executable, '-c', {RANK!r}])  # paceline.ranks"
+)
+
+
+@pytest.mark.parametrize(
+    ("rank", "line", "counted"),
+    [(0, True, "0,1"), (0, False, "0"), (1, True, "none"), (None, True, "none")],
+    ids=["--ranks", "torchrun", "another rank", "no rank"],
+)
+def test_the_first_rank_counts_the_processes_that_started_it(rank, line, counted):
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x"}
+    if rank is not None:
+        told |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+    if line:
+        told["PACELINE_LINE"] = "x"
+    assert python(AGENT, **told) == [counted]

@@ -10,9 +10,11 @@ from pathlib import Path
 from ..errors import BadInput
 
 
-def whole_from(text: str, least: int = 1) -> int:
+def whole_from(text: str, least: int = 1, most: int = 10**9) -> int:
     if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
         raise ArgumentTypeError(f"{text!r} should be a whole number from {least} on, such as 5")
+    if int(text) > most:
+        raise ArgumentTypeError(f"{text!r} should be a whole number up to {most:,}, such as 5")
     return int(text)
 
 
@@ -28,15 +30,19 @@ def number_from(text: str, least: float = -math.inf) -> float:
 
 def refuse_to_lose(folder: Path, overwrite: bool, ours: tuple[str, ...] | None = None) -> None:
     """What a directory holds, or of it what is `ours`, is replaced only where that was said."""
-    try:
-        found = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
-        held = [name for name in found if ours is None or name in ours]
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None
-    if held and not overwrite:
+    names = [name for name in held(folder) if ours is None or name in ours]
+    if names and not overwrite:
         raise BadInput(
-            f"--output-dir {folder} is not empty ({held[0]}); choose another, or replace "
+            f"--output-dir {folder} is not empty ({names[0]}); choose another, or replace "
             "what is in it with --overwrite"
         )
+
+
+def held(folder: Path) -> list[str]:
+    """Names of what is in a directory that may not be there."""
+    try:
+        return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None

@@ -19,6 +19,8 @@ SETTINGS = {"track": "none", "eval_episodes": "1"}
 GRACE = 30.0
 """Seconds that a run has for its end before it is killed."""
 LAST_LINES = 8
+SPEAKS = "paceline: "
+"""How a command begins the sentence that says what was wrong."""
 
 
 class RunFailed(PacelineError):
@@ -90,6 +92,13 @@ def cause(errors: Path, code: int) -> str:
     return "\n".join(
         [f"a training run {ended}{'; it said last:' * bool(lines)}", *lines[-LAST_LINES:]]
     )
+
+
+def gist(words: str) -> str:
+    """Of a run's last words, those that say what was wrong; else how it ended."""
+    ended, *lines = words.splitlines()
+    told = [line.removeprefix(SPEAKS) for line in lines if line.startswith(SPEAKS)]
+    return told[0] if told else ended.partition(";")[0]
 
 
 @contextmanager

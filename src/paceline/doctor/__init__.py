@@ -32,9 +32,7 @@ def command(arguments: list[str]) -> int:
     elif layout.is_terminal(sys.stdout):
         layout.show(machine, findings)
     else:
-        text = layout.plain(machine, findings)
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        print(text.encode(encoding, "backslashreplace").decode(encoding))
+        print(layout.plain(machine, findings))
     return 0
 
 

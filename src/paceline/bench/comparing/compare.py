@@ -16,12 +16,13 @@ from ...errors import BadInput
 from ...flags import Parser
 from ...words import printable, several
 from ..arguments import number_from, refuse_to_lose
+from .caveats import notes
 from .comparison import Point, pairs_of, rows_of
 from .files import OURS, Comparison, Missing, write
 from .groups import Group, comparable, grouped, varied
 from .history import History, find_runs, read_run
 from .statistics import iqm
-from .text import notes, verdict
+from .text import verdict
 
 USAGE = """\
 paceline compare RUN RUN ... [--by OPTION,OPTION] [--output-dir DIR]
@@ -103,7 +104,7 @@ def compare(
     target, source = (target, "as asked") if target is not None else _target(groups, point)
     rows = rows_of(groups, point, target)
     pairs = pairs_of(rows)
-    told = notes(runs, rows, point)
+    told = notes(groups, rows, point)
     if len(groups) == 1 and len(runs) > 1 and by is None:
         told.append(
             "The runs differ in nothing that matters: there is one group. To compare the paths as "
@@ -136,14 +137,15 @@ def _machine(facts: dict[str, Any]) -> dict[str, str]:
 def _end_of(runs: list[History]) -> Point:
     """The end of the budget that all runs share."""
     config = runs[0].config
-    goal = config.stop_at_return
-    sooner = "" if goal is None else f" or a return of {goal:g}"
+    said = [_spelled(config.duration)] if config.duration else []
+    said += [f"{config.total_steps:,} steps"] if config.total_steps else []
+    said += [f"{config.total_iters:,} iterations"] if config.total_iters else []
+    said += [] if config.stop_at_return is None else [f"a return of {config.stop_at_return:g}"]
+    text = " or ".join(said)
     if config.duration:
-        return Point("time", seconds(config.duration), _spelled(config.duration) + sooner)
-    if config.total_steps:
-        return Point("steps", config.total_steps, f"{config.total_steps:,} steps{sooner}")
-    most = max(run.last("steps") for run in runs)
-    return Point("steps", most, f"{config.total_iters:,} iterations{sooner}")
+        return Point("time", seconds(config.duration), text)
+    most = config.total_steps or max(run.last("steps") for run in runs)
+    return Point("steps", most, text)
 
 
 def _spelled(duration: str) -> str:
@@ -154,7 +156,11 @@ def _spelled(duration: str) -> str:
 def _nothing_counts(runs: list[History], point: Point) -> str:
     came = min((run.last(point.axis) for run in runs if run.last(point.axis)), default=None)
     if came is None:
-        return f"no run has made a report yet ({runs[0].path}: {runs[0].state}); wait for one"
+        going = [run for run in runs if run.state == "still going"]
+        first, what = (going or runs)[0], "wait for one"
+        if not going:
+            what = f"go on with `paceline resume {first.path}`"
+        return f"no run has made a report yet ({first.path}: {first.state}); {what}"
     at = f"{math.floor(10 * came) / 10:g}s" if point.axis == "time" else f"{came:.0f}"
     finish = "" if point.chosen else "finish them with `paceline resume`, or "
     return (
@@ -165,13 +171,14 @@ def _nothing_counts(runs: list[History], point: Point) -> str:
 
 def _target(groups: list[Group], point: Point) -> tuple[float | None, str]:
     """What the environment counts as solved, if anyone has come there; else near the best."""
-    runs = [run for group in groups for run in group.runs]
+    counted = [[run for run in group.runs if point.counts(run)] for group in groups]
+    runs = [run for some in counted for run in some]
     if runs[0].config.stop_at_return is not None:
         return runs[0].config.stop_at_return, "what the runs were to stop at"
     solved = _threshold(runs[0].config.env_name)
     if solved is not None and any(run.reached(solved) is not None for run in runs):
         return solved, "what the environment counts as solved"
-    scores = [[run.score(point.axis, point.end) for run in group.runs] for group in groups]
+    scores = [[run.score(point.axis, point.end) for run in some] for some in counted]
     tops = [iqm(own) for own in ([s for s in some if s is not None] for some in scores) if own]
     starts = [known[0] for run in runs if len(known := run.returns[np.isfinite(run.returns)])]
     if not tops or not starts:

@@ -15,7 +15,7 @@ from ..rows import as_csv
 from .comparison import GroupRow, Pair, Point
 from .page import page
 from .plot import draw
-from .text import STATISTICS, group_values, number, run_values, says, shown_pairs, table
+from .text import STATISTICS, group_values, in_full, number, run_values, says, shown_pairs, table
 
 OURS = (
     "comparison.png",
@@ -82,10 +82,8 @@ def _report(made: Comparison) -> str:
         parts.append(f"{number(made.target)} is {made.target_source}.")
     if made.failed:
         parts.append("\n".join(f"{each.name}: {each.cause}" for each in made.failed))
-    pairs = shown_pairs(made.rows, made.pairs)
-    if len(made.pairs) > 1:
-        lines = [f"{says(made.rows, p)} P(better) {p.improvement.value:.2f}" for p in pairs]
-        parts.append("Pair by pair\n" + "\n".join(lines))
+    if pairs := shown_pairs(made.rows, made.pairs):
+        parts.append("\n".join(["Pair by pair", *(in_full(made.rows, pair) for pair in pairs)]))
     if made.notes:
         parts.append("To be known\n" + "\n".join(made.notes))
     return "\n\n".join(parts) + "\n"

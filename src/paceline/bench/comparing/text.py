@@ -7,7 +7,6 @@ from typing import Any
 
 from ...words import listed, several
 from .comparison import GroupRow, Pair, Point, best_of
-from .history import History
 from .statistics import RESAMPLES, Estimate, fewest_runs
 
 MOST_NAMES = 12
@@ -15,8 +14,8 @@ STATISTICS = (
     "Score: mean return of the last 100 episodes of training, at the end of the budget (or at "
     "--at). Evaluation: mean return of the policy at the end, greedily, on fixed seeds.",
     "Numbers of a group: interquartile mean over its runs (a quarter is left out on each side). "
-    f"Intervals: 95 %, percentiles of {RESAMPLES:,} stratified bootstrap samples; fewer than 3 "
-    "runs have none, and those of few runs are rather too narrow.",
+    f"Intervals: 95 %, percentiles of {RESAMPLES:,} bootstrap samples (stratified, of one stratum: "
+    "the environment); fewer than 3 runs have none, and those of few runs are rather too narrow.",
     "Differences: the median of all differences between a run of one group and a run of the other "
     "(Hodges and Lehmann), with the exact 95 % interval of Mann and Whitney; of Wilcoxon, over "
     "pairs of runs with the same seed, where both groups have the same 6 seeds or more.",
@@ -35,7 +34,7 @@ def verdict(rows: list[GroupRow], pairs: list[Pair], point: Point, target: Any) 
         return ["No episode has ended in any counted run: there is no score to compare."]
     alike = [k for k, row in enumerate(rows) if row.score.value == rows[best].score.value]
     top = [rows[k].name for k in alike]
-    said = [f"{_few(top)} scored {interval(rows[best].score)} after {point.text}."]
+    said = [f"{few_of(top)} scored {interval(rows[best].score)} after {point.text}."]
     if len(rows) > len(top) == 1:
         said[0] = said[0].replace(" scored ", " scored best: ", 1)
     if len(top) < len(rows):
@@ -56,12 +55,12 @@ def _against(rows: list[GroupRow], pairs: list[Pair], best: int) -> list[str]:
     open_ = [name for name in other.values() if name not in (*clear, *few)]
     said = []
     if clear:
-        said.append(f"It is clearly better than {_few(clear)}.")
+        said.append(f"It is clearly better than {few_of(clear)}.")
     if open_:
-        said.append(f"What separates it from {_few(open_)} may be chance.")
+        said.append(f"What separates it from {few_of(open_)} may be chance.")
     if few:
         said.append(
-            f"Against {_few(few)} there are too few runs to tell: {fewest_runs()} of each could."
+            f"Against {few_of(few)} there are too few runs to tell: {fewest_runs()} of each could."
         )
     return said
 
@@ -83,6 +82,11 @@ def says(rows: list[GroupRow], pair: Pair) -> str:
             f"{better} is ahead of {worse} by {by}, which among so many comparisons may be chance."
         )
     return f"{better} and {worse} can't be told apart: a difference of {by} may be chance."
+
+
+def in_full(rows: list[GroupRow], pair: Pair) -> str:
+    """The sentence, the chance that goes with it, and whether runs of one seed were paired."""
+    return f"{says(rows, pair)} P(better) {interval(pair.improvement)}, {pair.pairing}."
 
 
 def _soonest(rows: list[GroupRow], target: Any) -> list[str]:
@@ -110,32 +114,6 @@ def _fastest(rows: list[GroupRow]) -> list[str]:
         f"{fast.name} made the most steps, {number(fast.fps.value)} a second: {ratio:.2f} times "
         f"those of {slow.name}."
     ]
-
-
-def notes(runs: list[History], rows: list[GroupRow], point: Point) -> list[str]:
-    """What a reader has to know before believing any of it."""
-    said = [_unfinished(run, point) for run in runs if not point.counts(run)]
-    said += [f"{run.name}: {run.lost} lines of metrics can't be read" for run in runs if run.lost]
-    for what, find in (("CPU", "cpu"), ("number of CPUs", "cpus")):
-        found = {str(run.facts.get(find)) for run in runs}
-        if len(found) > 1:
-            said.append(
-                f"The runs were not made on the same machine ({what}: {', '.join(sorted(found))}): "
-                "their speeds, and what they reached in a given time, say little about each other."
-            )
-            break
-    scored = [row for row in rows if row.count]
-    if len(scored) > 1 and len({tuple(sorted(row.scores)) for row in scored}) > 1:
-        said.append("The groups do not have the same seeds.")
-    return said
-
-
-def _unfinished(run: History, point: Point) -> str:
-    came = f"{number(run.last(point.axis))} {'s' if point.axis == 'time' else 'steps'}"
-    ended = "is still going, after" if run.state == "still going" else "was cut short after"
-    if run.state == "done":
-        ended = "ended after"
-    return f"{run.name} {ended} {came} of {point.text}, and is not counted."
 
 
 def table(rows: list[GroupRow], target: float | None) -> str:
@@ -217,7 +195,7 @@ def interval(estimate: Estimate, unit: str = "") -> str:
     return f"{said} ({number(estimate.low)} to {number(estimate.high)})"
 
 
-def _few(names: list[str]) -> str:
+def few_of(names: list[str]) -> str:
     """All of them, or how many."""
     if len(names) > MOST_NAMES:
         return f"{names[0]}, {names[1]} and {len(names) - 2} more"

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ...config import ALGORITHM_DEFAULTS, ALIASES, BUDGETS, Config
+from ...config import ALGORITHM_DEFAULTS, ALIASES, BUDGETS, Config, seconds
 from ...config_files import load_file
 from ...configure import fitted, resolve
 from ...errors import BadInput
@@ -30,6 +30,11 @@ SET_HERE = {
     "log_jsonl": "the metrics of every run are in its directory",
     "init_from": "all cells start anew",
 }
+NOT_IN_FILE = ("log_jsonl", "init_from")
+"""Of these, what a file says would reach the runs."""
+MOST_SEEDS = 1000
+FEWEST = {"num_workers": 1, "ranks": 2}
+"""From where on a number of processes in a file means a way of running."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Cell:
     """why it can't be"""
     config: str = ""
     """of its runs, but for what does not alter them"""
+    seconds: float | None = None
+    """of each run, if its time is limited"""
 
     @property
     def name(self) -> str:
@@ -82,7 +89,7 @@ def matrix_of(arguments: list[str]) -> Matrix:
             raise BadInput("--resume DIR goes on as it was begun: leave the other options out")
         folder = Path(given["resume"])
         return _matrix(_remembered(folder), folder)
-    typed = _without(arguments, "--output-dir", "--overwrite", "--no-overwrite")
+    typed = _rooted(_without(arguments, "--output-dir", "--overwrite", "--no-overwrite"))
     place, overwrite = given.get("output_dir"), given.get("overwrite") == "true"
     return _matrix(typed, Path(place) if place else None, overwrite)
 
@@ -108,11 +115,24 @@ def _without(arguments: list[str], *flags: str) -> list[str]:
     return left
 
 
+def _rooted(arguments: list[str]) -> list[str]:
+    """With the path of --config as it is known anywhere: --resume may be said elsewhere."""
+    out: list[str] = []
+    for argument in arguments:
+        flag, equals, path = argument.partition("=")
+        if flag == "--config" and equals:
+            argument = f"{flag}={Path(path).absolute()}"
+        elif out and out[-1] == "--config":
+            argument = str(Path(argument).absolute())
+        out.append(argument)
+    return out
+
+
 def _parser() -> Parser:
     parser = config_parser()
     parser.add_argument("--algos", default=",".join(ALGOS))
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--seeds", type=whole_from, default=3)
+    parser.add_argument("--seeds", type=lambda text: whole_from(text, 1, MOST_SEEDS), default=3)
     parser.add_argument("--first-seed", type=lambda text: whole_from(text, 0), default=0)
     parser.add_argument("--target-return", type=number_from, default=None)
     parser.add_argument("--resume", default=None)
@@ -123,12 +143,10 @@ def _matrix(arguments: list[str], folder: Path | None, overwrite: bool = False) 
     given = _parser().parse(arguments)
     own = {n: given.pop(n) for n in ("algos", "modes", "seeds", "first_seed", "target_return")}
     given.pop("resume")
-    for name, hint in SET_HERE.items():
-        if name in given:
-            raise BadInput(f"--{name.replace('_', '-')} is bench's to say to its runs: {hint}")
+    file = load_file(given["config"]) if "config" in given else {}
+    _refuse_ours(given, file)
     algos = _names("--algos", own["algos"], (*ALGORITHM_DEFAULTS, *ALIASES))
     modes = _names("--modes", own["modes"], MODES)
-    file = load_file(given["config"]) if "config" in given else {}
     if not any(name in given or file.get(name) is not None for name in BUDGETS):
         given["duration"] = DEFAULT_DURATION
     cells = _distinct([_cell(algo, mode, file, given) for algo in algos for mode in modes])
@@ -141,6 +159,17 @@ def _matrix(arguments: list[str], folder: Path | None, overwrite: bool = False) 
         stem = env.replace(":", "-").replace("/", "-")
         folder = Path("runs") / f"bench-{stem}-{datetime.now():%Y%m%d-%H%M%S}"
     return Matrix(folder, arguments, cells, seeds, own["target_return"], overwrite)
+
+
+def _refuse_ours(given: Mapping[str, str], file: Mapping[str, Any]) -> None:
+    for name, hint in SET_HERE.items():
+        said = [f"--{name.replace('_', '-')}"] if name in given else []
+        if name in NOT_IN_FILE and file.get(name) is not None:
+            said.append(f"{name} in {given['config']}")
+        if said:
+            raise BadInput(f"{said[0]} is bench's to say to its runs: {hint}")
+    if "num_envs" in given and "num_envs_per_worker" in given:
+        raise BadInput("--num-envs and --num-envs-per-worker say the same thing: write one of them")
 
 
 def _distinct(cells: list[Cell]) -> list[Cell]:
@@ -165,30 +194,47 @@ def _names(flag: str, text: str, known: tuple[str, ...]) -> list[str]:
 
 def _cell(algo: str, mode: str, file: Mapping[str, Any], given: Mapping[str, str]) -> Cell:
     """Its options, or why there are none."""
-    options = {name: value for name, value in given.items() if name not in ("num_workers", "ranks")}
-    options |= {"algo": algo}
-    many = str(max(2, available_cpus()))
-    workers, ranks = (
-        many if given.get(name, "auto") == "auto" else given[name]
-        for name in ("num_workers", "ranks")
-    )
-    alone = {} if "sync" in ALIASES.get(algo, {}) else {"ranks": "1"}
-    if algo in ALIASES and mode == "ranks" and "sync" in ALIASES[algo]:
+    hogwild = "sync" in ALIASES.get(algo, {})
+    if hogwild and mode == "ranks":
         return Cell(algo, mode, {}, f"{algo} has no such form: its learners are its workers")
+    shaping = ("num_workers", "ranks", "num_envs", "num_envs_per_worker")
+    options = {name: value for name, value in given.items() if name not in shaping}
+    workers, ranks = (_processes(name, file, given) for name in ("num_workers", "ranks"))
+    envs = _envs(file, given, workers)
     if mode == "parallel":
-        options |= {"num_workers": workers} | alone
+        shape = {"num_workers": workers, "ranks": "1"}
     elif mode == "sequential":
-        options |= {"num_workers": "0" if alone else "1"} | alone
+        shape = {"num_workers": "1" if hogwild else "0", "ranks": "1"}
     else:
-        options |= {"ranks": ranks, "num_workers": "0"}
-        envs = given.get("num_envs", file.get("num_envs"))
-        if envs is not None and str(envs).isdigit() and ranks.isdigit():
-            options["num_envs"] = str(max(1, int(envs) // int(ranks)))  # as many in all
+        shape = {"num_workers": "0", "ranks": ranks}
+        if envs.isdigit() and ranks.isdigit():
+            envs = str(max(1, int(envs) // int(ranks)))  # as many in all
+    options |= {"algo": algo} | shape | ({"num_envs": envs} if envs else {})
     try:
         config = _check(file, options)
     except BadInput as error:
         return Cell(algo, mode, options, str(error))
-    return Cell(algo, mode, options, config=json.dumps(fixed(config)))
+    limit = seconds(config.duration) if config.duration else None
+    return Cell(algo, mode, options, config=json.dumps(fixed(config)), seconds=limit)
+
+
+def _processes(name: str, file: Mapping[str, Any], given: Mapping[str, str]) -> str:
+    """As many as were said; else as there are CPUs."""
+    said = str(given.get(name, "auto"))
+    if name not in given and str(file.get(name)).isdigit() and int(file[name]) >= FEWEST[name]:
+        said = str(file[name])
+    return str(max(2, available_cpus())) if said == "auto" else said
+
+
+def _envs(file: Mapping[str, Any], given: Mapping[str, str], workers: str) -> str:
+    """How many in all, also where they were counted by worker; nothing if nobody said."""
+    for said in (given, file):
+        if said.get("num_envs") is not None:
+            return str(said["num_envs"])
+        each = said.get("num_envs_per_worker")
+        if each is not None:
+            return str(int(workers) * int(each)) if f"{workers}{each}".isdigit() else str(each)
+    return ""
 
 
 def _check(file: Mapping[str, Any], options: Mapping[str, str]) -> Config:

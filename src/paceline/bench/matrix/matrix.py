@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...config import seconds
+from ...config import ALGORITHM_DEFAULTS, ALIASES
 from ...console import Console, clock
 from ...errors import BadInput, StoppedEarly
 from ...files import read_plain, replace_file
 from ...rundir import CONFIG, EVALUATION, METRICS, locked
 from ...words import several
-from ..arguments import refuse_to_lose
+from ..arguments import held
 from ..comparing.compare import compare
 from ..comparing.files import Missing, write
 from ..comparing.history import History, read_run
-from ..launch import cause, ended_by_signals, exit_code, flags_of, started
-from .cells import PLAN, Cell, Matrix, matrix_of
+from ..launch import cause, ended_by_signals, exit_code, flags_of, gist, started
+from .cells import MODES, PLAN, Cell, Matrix, matrix_of
 
 USAGE = """\
 paceline bench [--algos ppo,a2c,a3c,impala] [--modes sequential,parallel,ranks]
@@ -46,7 +46,6 @@ paceline bench [--algos ppo,a2c,a3c,impala] [--modes sequential,parallel,ranks]
 
 `paceline train --help` documents all other options, which are passed on to the runs.
 """
-SPEAKS = "paceline: "
 TICK = 0.25
 EVERY = 10.0
 """Seconds between two lines of progress, where nobody watches live."""
@@ -79,7 +78,11 @@ def _claim(matrix: Matrix) -> None:
     """The same benchmark goes on; another needs a place of its own."""
     plan = matrix.folder / PLAN
     if not plan.exists():
-        refuse_to_lose(matrix.folder, overwrite=False)
+        if names := held(matrix.folder):
+            raise BadInput(
+                f"--output-dir {matrix.folder} is not empty ({names[0]}), and holds no benchmark; "
+                "choose another"
+            )
     elif not matrix.overwrite:
         try:
             known = json.loads(read_plain(plan, 2**20))["arguments"]
@@ -92,8 +95,10 @@ def _claim(matrix: Matrix) -> None:
             )
         return
     else:
-        for cell in matrix.cells:
-            shutil.rmtree((matrix.folder / cell.folder(0)).parent, ignore_errors=True)
+        for algo in (*ALGORITHM_DEFAULTS, *ALIASES):  # whichever it had; the rest is not ours
+            for mode in MODES:
+                old = matrix.folder / Cell(algo, mode, {}).folder(0).parent
+                shutil.rmtree(old, ignore_errors=True)
     replace_file(plan, json.dumps({"arguments": matrix.arguments}, indent=1).encode())
 
 
@@ -103,8 +108,10 @@ class Bench:
     def __init__(self, matrix: Matrix) -> None:
         self._matrix, self._jobs = matrix, matrix.jobs()
         self._taken: list[float] = []
-        """seconds of each run that was made"""
-        self._left = len(self._jobs)
+        """seconds of each run that came to its end"""
+        self._done = [_done(matrix.folder / cell.folder(seed)) for cell, seed in self._jobs]
+        self._left = self._done.count(False)
+        """runs that are still to come"""
         self._failed: dict[str, tuple[str, int]] = {}
 
     def run(self) -> dict[str, tuple[str, int]]:
@@ -112,20 +119,20 @@ class Bench:
         with _console() as console:
             console.say(self._announcement())
             for number, (cell, seed) in enumerate(self._jobs, 1):
-                self._left = len(self._jobs) - number
-                folder = self._matrix.folder / cell.folder(seed)
                 title = f"[{number:>{len(str(len(self._jobs)))}}/{len(self._jobs)}]"
-                name = f"{title} {cell.name} · seed {seed}"
-                if _done(folder):
+                name = f"{title} {_name(cell, seed)}"
+                if self._done[number - 1]:
                     console.say(f"{name}: done before")
                     continue
-                self._one(cell, seed, folder, name, console)
+                self._left -= 1
+                self._one(cell, seed, self._matrix.folder / cell.folder(seed), name, console)
         return self._failed
 
     def _announcement(self) -> str:
-        runs = f"{several(len(self._jobs), 'run')}, one after another, in {self._matrix.folder}"
+        order = ", one after another," if len(self._jobs) > 1 else ""
+        runs = f"{several(len(self._jobs), 'run')}{order} in {self._matrix.folder}"
         each = self._expected(self._jobs[0][0])
-        return f"{runs}: {clock(len(self._jobs) * each)}" if math.isfinite(each) else runs
+        return f"{runs}: {clock(self._left * each)}" if math.isfinite(each) else runs
 
     def _one(self, cell: Cell, seed: int, folder: Path, name: str, console: Console) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -139,12 +146,12 @@ class Bench:
                 if not live and time.monotonic() - said >= EVERY:
                     said = time.monotonic()
                     console.say(f"{name}  {progress}")
-        self._taken.append(time.monotonic() - began)
         if code:
             words = cause(log, code)
-            self._failed[f"{cell.name} · seed {seed}"] = f"{_gist(words)} ({log})", exit_code(code)
+            self._failed[_name(cell, seed)] = f"{gist(words)} ({log})", exit_code(code)
             console.say(f"{name}: failed; {words}")
         else:
+            self._taken.append(time.monotonic() - began)
             console.say(f"{name}: {_told(folder)}")
 
     def _arguments(self, cell: Cell, seed: int, folder: Path) -> list[str]:
@@ -172,8 +179,7 @@ class Bench:
         """Seconds of a run."""
         if self._taken:
             return sum(self._taken) / len(self._taken)
-        duration = cell.options.get("duration")
-        return seconds(duration) + STARTING if duration else math.inf
+        return math.inf if cell.seconds is None else cell.seconds + STARTING
 
 
 @contextmanager
@@ -185,11 +191,8 @@ def _console() -> Iterator[Console]:
         console.close()
 
 
-def _gist(words: str) -> str:
-    """Of a run's last words, those that say what was wrong; else how it ended."""
-    ended, *lines = words.splitlines()
-    told = [line.removeprefix(SPEAKS) for line in lines if line.startswith(SPEAKS)]
-    return told[0] if told else ended.partition(";")[0]
+def _name(cell: Cell, seed: int) -> str:
+    return f"{cell.name} · seed {seed}"
 
 
 def _done(folder: Path) -> bool:
@@ -201,7 +204,10 @@ def _done(folder: Path) -> bool:
 
 
 def _told(folder: Path) -> str:
-    run = read_run(folder)
+    try:
+        run = read_run(folder)
+    except BadInput as error:
+        return str(error)
     end = run.score("time", math.inf)
     score = "no episode ended" if end is None else f"return {end:.1f}"
     rate = "" if run.fps is None else f", {run.fps:,.0f} steps/s"
@@ -229,8 +235,12 @@ def _conclude(matrix: Matrix, failed: dict[str, tuple[str, int]]) -> int:
     runs: list[tuple[Path, History]] = []
     for cell, seed in sorted(matrix.jobs(), key=lambda job: matrix.cells.index(job[0])):
         folder = matrix.folder / cell.folder(seed)
-        if (folder / CONFIG).is_file():
-            runs.append((folder, read_run(folder)))
+        try:
+            if (folder / CONFIG).is_file():
+                runs.append((folder, read_run(folder)))
+        except BadInput as error:
+            if _name(cell, seed) not in failed:  # which has said so already
+                missing.append(Missing(_name(cell, seed), str(error)))
     code = next((code for _, code in failed.values()), 0)
     if not any(run.state == "done" for _, run in runs):
         causes = "\n".join(f"{each.name}: {each.cause}" for each in missing)

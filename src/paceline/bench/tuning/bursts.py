@@ -16,7 +16,7 @@ import numpy as np
 from ...config import Config
 from ...envs.maker import World
 from ...rollout import Array, Rollout
-from ..launch import RunFailed, train
+from ..launch import RunFailed, gist, train
 from ..measure import Lines, measured, read_lines
 from .model import Shape
 
@@ -194,7 +194,7 @@ class Runs:
             try:
                 found = burst(options, shape, Path(folder))
             except RunFailed as error:
-                self.failed[shape] = str(error).splitlines()[-1]
+                self.failed[shape] = gist(str(error))
                 if not self.bursts:
                     raise  # the simplest of all fails: there is nothing to search
                 print(f"{shape!s:<44} failed: {self.failed[shape]}", flush=True)

@@ -7,8 +7,8 @@ phases, and constants are fitted to bursts of training by solving the same sums 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Literal
 
 Way = Literal["turns", "stream", "apart"]
 """Sampling and learning in turns; both at once (impala with workers); or learners that wait for
@@ -140,9 +140,6 @@ class Phases:
     def bound(self) -> str:
         """What takes most of the time; what only surrounds it never does."""
         return max(BOUNDS[:-1], key=lambda name: getattr(self, name))
-
-    def scaled(self, factor: float) -> Self:
-        return replace(self, **{name: factor * value for name, value in vars(self).items()})
 
 
 def crowding(processes: int, cpus: int, together: float) -> float:
