@@ -3,7 +3,7 @@
     python benchmarks/curves.py --algo ppo --seeds 3 --out docs/algorithms/ppo-CartPole-v1.svg
     python benchmarks/curves.py --algo a2c --seeds 3 --out docs/algorithms/a2c-CartPole-v1.svg
     python benchmarks/curves.py --env-id procgen:coinrun --num-envs 16 --rollout-steps 128 \
-        --total-steps 300k --threads 1 --seeds 1 --out docs/coinrun.svg
+        --minibatches 4 --lr 2.5e-4 --gamma 0.99 --total-steps 300k --seeds 1 --out docs/coinrun.svg
 
 Trains seeds 0, 1, 2, …, with the preset unless it is told otherwise; none is left out. What is
 drawn are the returns of training episodes, of actions sampled from the policy. Needs matplotlib.
@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 
 Curve = tuple[np.ndarray, np.ndarray]
 """Steps, and the mean return of the episodes that ended around them."""
-CHANGED = ("total_steps", "num_envs", "rollout_steps", "threads")
+CHANGED = ("total_steps", "num_envs", "rollout_steps", "minibatches", "lr", "gamma", "threads")
 POINTS = 60
 SEED, MEAN, GRID = "#7a9cc6", "#12355b", "#d9d9d9"
 

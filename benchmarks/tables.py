@@ -183,8 +183,11 @@ def _learning_row(result: Mapping[str, Any]) -> Row:
     if workers:
         options["num_workers"] = workers
     if envs or ranks > 1:
-        options |= {"ranks": ranks, "num_envs": envs}
-        how += f", {ranks} rank{'s' if ranks > 1 else ''}, {envs} envs in all"
+        options["ranks"] = ranks
+        how += f", {ranks} rank{'s' if ranks > 1 else ''}"
+    if envs:
+        options["num_envs"] = envs
+        how += f", {envs} envs in all"
     scores, steps = [run["mean"] for run in runs], [run["steps"] for run in runs]
     return (
         options["env_id"],
