@@ -215,8 +215,8 @@ def judged(found: Measured) -> Iterator[Finding]:
             f"memory grew by {found.growth_mb:.0f} MB while {found.steps:,} steps were made, and "
             "never stopped growing",
             f"ten million steps would take about {size(each * 1e7)} more",
-            "look for a list that only grows, such as a history that reset() does not empty; a cache "
-            "that fills up stops some time: see with --seconds 60",
+            "look for a list that only grows, such as a history that reset() does not empty; a "
+            "cache that fills up stops some time: see with --seconds 60",
         )
     if found.reset_share > 0.5 and found.reset_ms > SLOW_RESET:
         yield Finding(
