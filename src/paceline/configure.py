@@ -31,6 +31,7 @@ GENERAL = ("continuous", "discrete", "images")
 """Presets for environments that nothing was tuned for."""
 SAME_THING = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
 """Two ways to say it."""
+STATISTICS = ("normalize_obs", "normalize_return")
 RELATED = {"babyai": "minigrid"}
 """Families of environments that share a preset."""
 MOST_SENTENCES = 10
@@ -143,11 +144,7 @@ def _suited(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
     suits = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
     if suits not in presets(config.algo):
         return config
-    off = {}
-    if config.sync == "hogwild":  # whose learners have no statistics in common
-        names = ("normalize_obs", "normalize_return")
-        off = {name: False for name in names if name not in config.given}
-    return resolve(config.given, {"preset": suits} | off)
+    return resolve(config.given, {"preset": suits})
 
 
 def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +164,10 @@ def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     known = presets(algo)
     if found := _tuned(env_id, list(known)):
-        return load_file(known[found]) | {"preset": found}
+        values = load_file(known[found]) | {"preset": found}
+        if explicit.get("sync") == "hogwild":  # whose learners have no statistics in common
+            values = {name: value for name, value in values.items() if name not in STATISTICS}
+        return values
     if name == "auto":
         return {}
     raise BadInput(

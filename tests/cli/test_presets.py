@@ -79,6 +79,19 @@ def test_statistics_that_a_preset_asks_for_are_left_out_where_there_are_no_numbe
     assert fitted(asked, world.obs_spec, world.act_spec).normalize_obs  # and is refused
 
 
+@pytest.mark.parametrize(
+    "env_id",
+    [name for algo, name in TUNED if algo == "a2c" and name not in OF_SUITES]
+    + [env_id for name, (_, env_id) in OF_SUITES.items() if name in presets("a2c")],
+)
+def test_a3c_takes_every_preset_of_a2c_without_its_statistics(env_id):
+    """Its learners have none in common; who asks for them is refused."""
+    config = paceline.Config(algo="a3c", env_id=env_id, num_workers=2)
+    assert config.preset != "auto" and not (config.normalize_obs or config.normalize_return)
+    with pytest.raises(paceline.errors.BadInput, match="normalize_return"):
+        paceline.Config(algo="a3c", env_id=env_id, num_workers=2, normalize_return=True)
+
+
 def test_it_serves_other_versions_of_its_environment():
     assert paceline.Config(env_id="HalfCheetah-v4").preset == "HalfCheetah-v5"
     assert paceline.Config(env_id="CartPole-v0").preset == "CartPole-v1"
