@@ -28,19 +28,26 @@ KINDS = {"listeners": listeners.measure, "round": rounds.measure, "resume": resu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", nargs="+", choices=KINDS)
-    parser.add_argument("--only", help="of `round`: one area, or a part of a trial's name")
+    parser.add_argument("--only", help="an area, or a part of the name of what is tried")
+    parser.add_argument("--failed", action="store_true", help="of `round`: not what survived before")
+    parser.add_argument("--missing", action="store_true", help="of `round`: what was never tried")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=30, help="of `resume`")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
-    folder = Path(__file__).parent / "results"
     for name in options.what:
         print(f"— {name}", flush=True)
-        result = KINDS[name](options)
+        file = options.results / f"faults-{name}.json"
+        chosen = {k: v for k, v in vars(options).items() if k in ("seed", "trials", "jobs")}
         where = {k: v for k, v in description().items() if k in ("versions", "cpu", "cpus")}
-        kept = {"options": vars(options) | {"what": name}, "machine": where, **result}
-        if not options.only:
-            (folder / f"faults-{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+        def keep(result, file=file, head={"what": name, "options": chosen, "machine": where}):
+            file.write_text(json.dumps(head | result, indent=1) + "\n")
+
+        known = json.loads(file.read_text()) if file.exists() else {}
+        options.keep = keep
+        keep(KINDS[name](options, known))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ LISTEN = "0A"
 NOBODY = 65534
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
     rows = {}
     with tempfile.TemporaryDirectory(prefix="faults-kept-") as folder:
         kept = Kept(Path(folder))

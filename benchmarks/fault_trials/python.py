@@ -61,8 +61,11 @@ SCRIPTS = {
         (0,),
     ),
     "generator left to the collector": ("r = paceline.train(config)\nnext(r)\n", (0,)),
+    "generator left after a break": (
+        "r = paceline.train(config)\nfor _ in r:\n    break\n",
+        (0,),
+    ),
     "generator left, workers": (
-        "import dataclasses\n"
         "r = paceline.train(paceline.Config(env_id='CartPole-v1', num_workers=2, total_iters=50,"
         " compile='off', track='none', output_dir='w'))\nnext(r)\n",
         (0,),
@@ -255,16 +258,18 @@ SCRIPTS = {
     "star import": ("from paceline import *\n", (0,)),
     "reloaded": ("import importlib\nimportlib.reload(paceline)\nlist(paceline.train(config))\n", (0,)),
 }
-ISOLATED = {
-    "from -c": ("-c", "import paceline; list(paceline.train(paceline.Config(total_iters=2)))"),
-}
+
+
+BAD = "paceline.BadInput"
+ERRORS = {"config a class": "paceline.PacelineError"}
 
 
 def trials() -> list[Trial]:
     found = [
-        Trial("python", f"refused: {name}", script=_refused(code), says="refused: ")
+        Trial("python", f"refused: {name}", script=_refused(code, ERRORS.get(name, BAD)),
+              says="refused: ")
         for name, code in REFUSED.items()
-    ]
+    ]  # fmt: skip
     known = ("default dtype float64",)
     found += [
         Trial("python", name, script=HEAD + code, codes=codes, known=name in known)

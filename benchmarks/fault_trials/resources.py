@@ -17,6 +17,11 @@ DONE, STOPPED = (0,), (75,)
 
 LIMITS: dict[str, tuple[str, str, tuple[int, ...]]] = {
     # name: (bash before the command, way or arguments, exit codes)
+    "SIGCHLD ignored, workers": ('exec env --ignore-signal=CHLD "$@"', "workers", DONE),
+    "SIGCHLD ignored, ranks": ('exec env --ignore-signal=CHLD "$@"', "ranks", DONE),
+    "all signals ignored": ('exec env --ignore-signal "$@"', "workers", DONE),
+    "all signals blocked": ('exec env --block-signal "$@"', "workers", DONE),
+    "all signals blocked, ranks": ('exec env --block-signal "$@"', "ranks", DONE),
     "8 files": ('ulimit -n 8; exec "$@"', "serial", (0, 1, 2, 3, 75)),
     "20 files": ('ulimit -n 20; exec "$@"', "serial", (0, 2, 3, 75)),
     "20 files, workers": ('ulimit -n 20; exec "$@"', "workers", (0, 2, 3, 75)),

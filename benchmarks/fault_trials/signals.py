@@ -110,30 +110,32 @@ def _row(
 def trials() -> list[Trial]:
     saving: dict[str, str] = {"FAULT_INJECT": "os.fsync:9:0.5"}
     evaluating = {"FAULT_EVALUATION": "0.5"}
-    begun = "--eval-every 192"
     found = []
     for kind in STOPS:
-        found += [
-            _row("serial", kind, "phase stepping", (75, 0)),
-            _row("serial", kind, "report 3", STOPPED),
-            _row("serial", kind, "phase saving", (75, 0), variables=saving),
-            _row("serial", kind, "phase evaluating", (75, 0), variables=evaluating, flags=begun,
-                 resume=""),
-            _row("serial", kind, "said trained for", (75, 0), variables=evaluating),
-            _row("workers", kind, "report 3", STOPPED),
-            _row("workers", kind, "phase stepping", (75, 0)),
-            _row("ranks", kind, "report 3", STOPPED),
-            _row("ranks", kind, "phase saving", (75, 0), variables=saving),
-            _row("stream", kind, "report 3", (75, 0)),
-            _row("a3c", kind, "report 2", (75, 0)),
-        ]  # fmt: skip
-        for seconds in ("0.02s", "0.08s", "0.2s", "0.5s", "0.9s", "1.3s"):
-            # Nothing may have been begun, so there may be nothing to resume.
-            codes = (75, 130, -signal.Signals[kind], 0)
-            found.append(_row("serial", kind, seconds, codes, resume=""))
-    for seconds in ("0.5s", "1s", "1.5s", "2s", "2.5s", "3s"):
-        codes = (75, 130, -signal.SIGTERM, 0)
-        found.append(_row("ranks", "SIGTERM", seconds, codes, resume=""))
+        found.append(_row("serial", kind, "report 3", STOPPED))
+        found.append(_row("ranks", kind, "report 3", STOPPED))
+        found.append(_row("workers", kind, "report 3", STOPPED))
+    found += [
+        _row("serial", "SIGTERM", "phase stepping", (75, 0)),
+        _row("serial", "SIGINT", "phase saving", (75, 0), variables=saving),
+        _row("serial", "SIGTERM", "phase evaluating", (75, 0), variables=evaluating,
+             flags="--eval-every 192", resume=""),
+        _row("serial", "SIGHUP", "said trained for", (75, 0), variables=evaluating),
+        _row("serial", "SIGTERM", "said trained for", (75, 0), variables=evaluating),
+        _row("workers", "SIGTERM", "phase stepping", (75, 0)),
+        _row("ranks", "SIGTERM", "phase saving", (75, 0), variables=saving),
+        _row("ranks", "SIGINT", "said trained for", (75, 0), variables=evaluating),
+        _row("stream", "SIGTERM", "report 3", (75, 0)),
+        _row("a3c", "SIGINT", "report 2", (75, 0)),
+        _row("normalized", "SIGTERM", "report 5", STOPPED),
+        _row("impala", "SIGINT", "report 5", STOPPED),
+    ]  # fmt: skip
+    for seconds in ("0.02s", "0.08s", "0.2s", "0.5s", "0.9s", "1.3s"):
+        # Nothing may have been begun, so there may be nothing to resume.
+        found.append(_row("serial", "SIGINT", seconds, (75, 130, -2, 0), resume=""))
+        found.append(_row("serial", "SIGTERM", seconds, (75, -15, 0), resume=""))
+    for seconds in ("0.6s", "1.2s", "2s", "3s"):
+        found.append(_row("ranks", "SIGTERM", seconds, (75, -15, 0), resume=""))
         found.append(_row("workers", "SIGINT", seconds, (75, 130, -2, 0), resume=""))
     found += _others() + _two() + _members() + _commands()
     return found
@@ -142,17 +144,18 @@ def trials() -> list[Trial]:
 def _others() -> list[Trial]:
     """Signals that nobody handles: the run ends or goes on, and is where it was."""
     rows = []
-    for kind in ("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGABRT", "SIGSEGV"):
-        codes = (-signal.Signals[kind], 75)
-        rows.append(_row("serial", kind, "report 3", codes))
-        rows.append(_row("workers", kind, "report 3", codes))
-    for kind in ("SIGQUIT", "SIGUSR1", "SIGKILL"):
-        rows.append(_row("ranks", kind, "report 3", (-signal.Signals[kind], 75)))
-        rows.append(_row("stream", kind, "report 3", (-signal.Signals[kind], 75)))
-        rows.append(_row("a3c", kind, "report 2", (-signal.Signals[kind], 75, 0)))
-    for kind in ("SIGPIPE", "SIGCHLD", "SIGWINCH", "SIGURG", "SIGCONT"):
-        rows.append(_row("serial", kind, "report 3", DONE))
-        rows.append(_row("workers", kind, "report 3", DONE, dies=False))
+    for kind, way in (
+        *(("SIGQUIT", "serial"), ("SIGQUIT", "workers"), ("SIGUSR1", "ranks"), ("SIGQUIT", "a3c")),
+        *(("SIGUSR2", "serial"), ("SIGALRM", "workers"), ("SIGXCPU", "serial")),
+        *(("SIGABRT", "ranks"), ("SIGSEGV", "workers"), ("SIGUSR1", "stream")),
+        *(("SIGKILL", "ranks"), ("SIGKILL", "a3c"), ("SIGKILL", "stream"), ("SIGKILL", "serial")),
+    ):
+        rows.append(_row(way, kind, "report 2", (-signal.Signals[kind], 75, 0)))
+    for kind, way in (
+        *(("SIGPIPE", "serial"), ("SIGCHLD", "workers"), ("SIGWINCH", "serial")),
+        *(("SIGURG", "workers"), ("SIGCONT", "ranks")),
+    ):
+        rows.append(_row(way, kind, "report 3", DONE, dies=False))
     rows.append(_row("ranks", "SIGCHLD", "report 3", DONE))
     rows.append(_row("ranks", "SIGPIPE", "report 3", DONE, to="all", dies=False))
     return rows
@@ -161,8 +164,8 @@ def _others() -> list[Trial]:
 def _two() -> list[Trial]:
     """Two signals, and signals to the process group."""
     rows = []
-    for way in ("serial", "workers", "ranks", "stream", "a3c"):
-        at = "report 3" if way not in ("stream", "a3c") else "report 2"
+    for way in ("serial", "workers", "ranks", "a3c"):
+        at = "report 3" if way != "a3c" else "report 2"
         rows += [
             _row(way, "SIGTERM SIGTERM", at, (75, 0), dies=True),
             _row(way, "SIGINT SIGINT", at, (75, 0), to="group", dies=True),
@@ -170,7 +173,6 @@ def _two() -> list[Trial]:
             _row(way, "SIGTERM", at, (75, 0), to="all", dies=True),
             _row(way, "SIGSTOP SIGCONT", at, DONE, to="group", apart=1.5),
             _row(way, "SIGTERM SIGKILL", at, (75, -9, 0), dies=True),
-            _row(way, "SIGHUP SIGCONT", at, (75, 0), to="group"),
         ]
     return rows
 
@@ -180,14 +182,15 @@ def _members() -> list[Trial]:
     rows = []
     timeouts = "--worker-timeout 3s"
     for to in ("worker 0", "worker 1", "server"):
-        for kind in ("SIGKILL", "SIGQUIT", "SIGUSR1", "SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"):
+        kinds = ("SIGKILL", "SIGQUIT", "SIGTERM", "SIGINT") if to != "worker 1" else ("SIGUSR1",)
+        for kind in kinds:
             rows.append(_row("workers", kind, "report 3", (0, 75), to=to, dies=True))
         rows.append(_row("workers", "SIGSTOP SIGCONT", "report 3", DONE, to=to, apart=1.0))
         rows.append(_row("workers", "SIGSTOP", "report 3", (0, 3), to=to, flags=timeouts,
                          dies=True, resume=""))
         rows.append(_row("stream", "SIGKILL", "report 3", DONE, to=to, dies=True))
     for to in ("rank 0", "rank 1", "agent"):
-        for kind in ("SIGKILL", "SIGQUIT", "SIGUSR1", "SIGTERM", "SIGINT", "SIGHUP", "SIGABRT"):
+        for kind in ("SIGKILL", "SIGQUIT", "SIGTERM", "SIGINT", "SIGHUP"):
             rows.append(_row("ranks", kind, "report 3", (0, 75), to=to, dies=True))
         rows.append(_row("ranks", "SIGSTOP SIGCONT", "report 3", DONE, to=to, apart=1.5))
         rows.append(_row("a3c", "SIGKILL", "report 2", (0, 75), to=to, dies=True))
@@ -224,17 +227,18 @@ def _commands() -> list[Trial]:
     rows = []
     for name, (args, run) in commands.items():
         for kind in ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL", "SIGQUIT"):
-            for when in ("0.3s", "2.5s", "5s"):
+            for when in ("0.3s", "3s"):
                 if name in ("compare", "doctor", "list") and when != "0.3s":
                     continue
-                if kind in ("SIGQUIT", "SIGHUP") and when != "2.5s":
+                if kind == "SIGKILL" and when == "0.3s":
+                    continue
+                if kind in ("SIGQUIT", "SIGHUP") and (when != "3s" or name != "bench"):
                     continue
                 codes = (0, 75, 130, 3, -signal.Signals[kind])
                 rows.append(
                     Trial("signals", f"{name}: {kind} at {when}", args, codes, run=run,
                           during=send(kind, when), dies=kind in ("SIGKILL", "SIGQUIT"))
                 )  # fmt: skip
-    compiling = {"TORCHINDUCTOR_CACHE_DIR": "{here}"}
     rows += [
         Trial(
             "signals",
@@ -250,7 +254,6 @@ def _commands() -> list[Trial]:
         for kind in ("SIGTERM", "SIGINT", "SIGKILL")
         for when in ("2.5s", "compiler x")
     ]
-    del compiling
     return rows
 
 

@@ -288,8 +288,8 @@ DO: dict[str, Any] = {
     "ENOSPC": _raiser(lambda: OSError(28, "No space left on device", "level.bin")),
     "FileNotFoundError": _raiser(lambda: FileNotFoundError(2, "FAULT", "level.bin")),
     "AssertionError": _raiser(lambda: AssertionError),
-    "BadInput": _raiser(lambda: __import__("paceline").BadInput("FAULT")),
-    "StoppedEarly": _raiser(lambda: __import__("paceline").StoppedEarly("FAULT")),
+    "BadInput": _raiser(lambda: __import__("paceline").BadInput("FAULT: raised by the environment itself")),
+    "StoppedEarly": _raiser(lambda: __import__("paceline").StoppedEarly("FAULT: raised by the environment itself")),
     "Warning": _raiser(lambda: UserWarning("FAULT")),
 }
 
@@ -461,3 +461,51 @@ class OddSpaces(CartPoleEnv):  # type: ignore[misc]
 
 gym.register("Misbehaves-v0", Misbehaves, max_episode_steps=500)
 gym.register("OddSpaces-v0", OddSpaces, max_episode_steps=500)
+
+
+class MaskedPole(CartPoleEnv):  # type: ignore[misc]
+    """A third action that is never allowed, and at times another one; the mask is in `info`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gym.spaces.Discrete(3)
+
+    def _mask(self) -> dict[str, Any]:
+        mask = np.array([1, 1, 0], np.int8)
+        mask[int(self.np_random.integers(0, 2))] = self.np_random.integers(0, 4) > 0
+        return {"action_mask": mask if mask.any() else np.array([1, 1, 0], np.int8)}
+
+    def reset(self, **options: Any) -> Any:
+        obs, _ = super().reset(**options)
+        return obs, self._mask()
+
+    def step(self, action: Any) -> Any:
+        *found, _ = super().step(int(action) % 2)
+        return (*found, self._mask())
+
+
+class PicturePole(CartPoleEnv):  # type: ignore[misc]
+    """CartPole seen as a picture of 24 × 24 bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 255, (24, 24, 1), np.uint8)
+
+    def _seen(self, obs: Any) -> Any:
+        picture = np.zeros((24, 24, 1), np.uint8)
+        place = np.clip((obs * 4 + 12).astype(int), 0, 23)
+        picture[place[0], place[2]] = 255
+        picture[place[1], place[3]] += 100
+        return picture
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return self._seen(obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return (self._seen(obs), *rest)
+
+
+gym.register("MaskedPole-v0", MaskedPole, max_episode_steps=100)
+gym.register("PicturePole-v0", PicturePole, max_episode_steps=100)
