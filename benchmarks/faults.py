@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--only", help="an area, or a part of the name of what is tried")
     parser.add_argument("--failed", action="store_true", help="of `round`: not what survived before")
     parser.add_argument("--missing", action="store_true", help="of `round`: what was never tried")
+    parser.add_argument("--most", type=int, help="of `round`: no more than this many, drawn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=30, help="of `resume`")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")

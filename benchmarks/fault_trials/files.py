@@ -60,7 +60,7 @@ CONFIGS: dict[str, tuple[str, bytes, tuple[int, ...]]] = {
     "sexagesimal": ("yaml", (GOOD + "seed: 1:30\n").encode(), (0, 2)),
     "date": ("yaml", (GOOD + "seed: 2020-01-01\n").encode(), BAD),
     "python tag": ("yaml", b"seed: !!python/object/apply:os.system ['touch pwned']\n", BAD),
-    "set tag": ("yaml", (GOOD + "hidden: !!set {64}\n").encode(), BAD),
+    "set tag": ("yaml", (GOOD + "hidden: !!set {64}\n").encode(), (0, 2)),
     "binary tag": ("yaml", (GOOD + "env_id: !!binary aGk=\n").encode(), BAD),
     "numeric keys": ("yaml", b"1: 2\n", BAD),
     "null key": ("yaml", b"~: 2\n", BAD),
@@ -218,8 +218,8 @@ DOCTORED: dict[str, tuple[Callable[[Case], None], tuple[int, ...]]] = {
         edit("run.json", lambda f: f["choices"].update(threads=-1)),
         BAD,
     ),
-    "run.json threads 4096": (
-        edit("run.json", lambda f: f["choices"].update(threads=4096)),
+    "run.json threads 300": (
+        edit("run.json", lambda f: f["choices"].update(threads=300)),
         (0, 2),
     ),
     "run.json threads true": (
@@ -388,7 +388,8 @@ def _both(first: str, second: str) -> Callable[[Case], None]:
         if not wait_for(lambda: case.reports() > 1 or case.process.poll() is not None, 40):
             raise words("it did not begin")
         code, said = case.also(second)
-        allowed = (0,) if second.startswith(("eval", "compare", "list")) else (2,)
+        over = case.process.poll() is not None
+        allowed = (0, 2) if over else (0,) if second.startswith(("eval", "compare", "list")) else (2,)
         if code not in allowed or "Traceback" in said:
             raise words(f"`paceline {second}` beside it: exit code {code}: {said[-200:]}")
 
@@ -451,7 +452,7 @@ def _disturb(name: str, what: Callable[[Path], Any]) -> Callable[[Case], None]:
     return during
 
 
-SLOW: dict[str, str | None] = {"FAULT_PACE": "0.004"}
+SLOW: dict[str, str | None] = {"FAULT_PACE": "0.01"}
 
 
 def _together() -> list[Trial]:
