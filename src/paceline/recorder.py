@@ -21,6 +21,7 @@ from .files import replace_file
 from .metrics import JsonLines, Report, TensorBoard
 from .rollout import Array
 from .rundir import EVALUATION, METRICS, RUN, add_to_run, fixed
+from .stopping import interruptible
 
 log = logging.getLogger("paceline")
 
@@ -149,6 +150,9 @@ class Recorder:
 
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""
+        if self._parts.sampler is not None and self._parts.sampler.state() is None:
+            log.info("stopped before the first step: there is nothing to save yet")
+            return
         self._save_at_last()
         if self._writes:
             log.info("saved; go on with `paceline resume %s`", self._folder)
@@ -163,9 +167,10 @@ class Recorder:
         parts, config = self._parts, self._config
         agent = Agent(parts.network, self._weights())
         world, pulse = parts.world, parts.sync.pulse
-        result = evaluation.run(
-            agent, world.env_id, world.options, config.eval_episodes, pulse=pulse
-        )
+        with interruptible():
+            result = evaluation.run(
+                agent, world.env_id, world.options, config.eval_episodes, pulse=pulse
+            )
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None
         result = replace(result, checkpoint=saved, env_id=config.env_name)

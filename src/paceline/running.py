@@ -28,6 +28,7 @@ from .ring import ring, watch
 from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
 from .samplers.serial import Serial
 from .start import start_from
+from .stopping import StopNow, interruptible
 from .sync import Sync
 from .words import printable
 
@@ -54,10 +55,13 @@ def start(
     asked: float,
 ) -> Iterator[Report]:
     """A run from its beginning, in a new folder if none is given; `asked` for at that time."""
-    world = world_of(config)
+    with interruptible():
+        world = world_of(config)
     config = fitted(config, world.obs_spec, world.act_spec)
     _agree_on(config, sync)
-    with build(config, world=world, sync=sync) as parts, ExitStack() as stack:
+    with ExitStack() as stack:
+        with interruptible():
+            parts = stack.enter_context(build(config, world=world, sync=sync))
         if config.init_from:
             start_from(config.init_from, parts)
         if sync.rank == 0:
@@ -81,8 +85,9 @@ def go_on(
             checkpoint.sweep(folder / "checkpoints")
             if checkpoint.saved(folder / "checkpoints"):
                 newest = _newest(folder / "checkpoints")
-        found: tuple[Path, checkpoint.Checkpoint] | None = sync.gather(newest)[0]
-        parts = stack.enter_context(build(config, choices, sync=sync))
+        found = _sent_by_rank_0(newest, sync)
+        with interruptible():
+            parts = stack.enter_context(build(config, choices, sync=sync))
         progress = Progress()
         if found is not None:
             progress = _restore(*found, config, parts)
@@ -187,7 +192,7 @@ def _record(
             if budget.scored(progress.recent) and parts.sync.rank == 0:
                 log.info("the last episodes' mean return has reached %g", config.stop_at_return)
             recorder.finish()
-        except GeneratorExit:
+        except (GeneratorExit, StopNow):
             recorder.stop()
             raise
         except (EnvironmentFailed, Diverged) as error:
@@ -209,6 +214,16 @@ def _newest(checkpoints: Path) -> tuple[Path, checkpoint.Checkpoint]:
         log.warning("damaged, passed over: %s", problem)
     checkpoint.set_aside(checkpoints, path)
     return path, found
+
+
+def _sent_by_rank_0(
+    newest: tuple[Path, checkpoint.Checkpoint] | None, sync: Sync
+) -> tuple[Path, checkpoint.Checkpoint] | None:
+    """Rank 0's checkpoint and where it lies, on every rank."""
+    if not sync.path:  # nobody to talk to
+        return newest
+    sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
+    return sent and (Path(sent[0]), checkpoint.Checkpoint(**sent[1]))
 
 
 def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Parts) -> Progress:

@@ -47,10 +47,10 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
     with closing(make_sync(config)) as sync:
         folder = _folder(config) if writes else None
         going_on = folder if writes and _to_be_continued(folder) else None
-        if begun := sync.gather(going_on)[0]:
+        if begun := sync.gather(going_on and str(going_on))[0]:
             values = {name: getattr(config, name) for name in ("env_id", "encoder")}
             objects = {name: value for name, value in values.items() if callable(value)}
-            yield from go_on(begun, sync, stopping, asked, objects)
+            yield from go_on(Path(begun), sync, stopping, asked, objects)
         else:
             yield from start(config, folder, _new_folder, sync, stopping, asked)
 

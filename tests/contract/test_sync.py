@@ -163,20 +163,20 @@ def test_a_wait_leaves_the_cpu_to_others(together, backend):
 def gathered_of(place, rank, size, backend, hosts=None):
     """Objects of very different sizes; those of a whole checkpoint are larger than a slot."""
     with met(place, rank, size, backend, hosts=hosts) as sync:
-        small = sync.gather(("rank", rank))
-        uneven = sync.gather(bytes([rank]) * (rank * (SLOT // 2) + rank))
+        small = sync.gather(["rank", rank])
+        uneven = sync.gather(str(rank) * (rank * (SLOT // 2) + rank))
         none = sync.gather(None)
         large = {"w": np.arange(SLOT // 8 + 1000, dtype=np.int64) + rank} if rank == 1 else rank
         lone = sync.gather(large)
         begun = sync.gather(rank)  # still in step
     assert np.array_equal(lone[1]["w"], np.arange(1, SLOT // 8 + 1001))
-    bytewise = [(len(x), x.count(n)) for n, x in enumerate(uneven)]
-    return small, bytewise, none, [*lone[:1], *lone[2:]], begun
+    counted = [(len(x), x.count(str(n))) for n, x in enumerate(uneven)]
+    return small, counted, none, [*lone[:1], *lone[2:]], begun
 
 
 def all_gathered(size):
     return (
-        [("rank", n) for n in range(size)],
+        [["rank", n] for n in range(size)],
         [(n * (SLOT // 2) + n,) * 2 for n in range(size)],
         [None] * size,
         [0, *range(2, size)],

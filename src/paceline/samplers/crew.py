@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import EnvironmentFailed
 from ..rollout import Pulse, Rollout, still
+from ..stopping import interruptible
 from .block import Ledger, Mark, unpacked
 from .forkserver import Starter
 from .memory import Memory
@@ -144,7 +145,8 @@ class Crew:
     def _events(self, patience: float) -> Iterator[Ready | Arrival]:
         """What workers say, after having waited for one of them; whoever has died is replaced."""
         began = time.perf_counter()
-        ready = self._selector.select(patience)
+        with interruptible():
+            ready = self._selector.select(patience)
         self.t_wait += time.perf_counter() - began
         for key, _ in ready:
             worker: Worker = key.data
