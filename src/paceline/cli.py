@@ -160,7 +160,7 @@ def run(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         if error.errno in UNWRITABLE and error.filename is None:
-            _complain(BadInput(f"what was to be printed can't be written: {error.strerror}"))
+            _complain(BadInput(f"standard output can't be written: {error.strerror}"))
         elif isinstance(error.filename, str):
             _complain(BadInput(f"{error.filename}: {error.strerror}"))
         else:

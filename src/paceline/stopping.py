@@ -19,15 +19,13 @@ from typing import Any, NoReturn
 
 from .errors import StoppedEarly
 from .machine import end_descendants
+from .watchdog import KINDS, LIMIT, heard, leaving
 
 log = logging.getLogger("paceline")
 
-KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ANNOUNCED = 1.0
 """Seconds after which a stop that is still under way is announced."""
 GRACE = 3.0
-LIMIT = 10.0
-"""Seconds after which a process that nothing has stopped is ended."""
 TICK = 0.5
 
 _interruptible = 0
@@ -62,6 +60,7 @@ class Stop:
         return self.name is not None
 
     def handle(self, number: int, frame: Any) -> None:
+        heard()
         if self._reminding:
             self._reminding = False
             if _interruptible:
@@ -95,8 +94,6 @@ class Stop:
 
 
 def end_at_once() -> NoReturn:
-    from .watchdog import leaving
-
     leaving()
     end_descendants()
     os._exit(StoppedEarly.exit_code)

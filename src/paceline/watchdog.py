@@ -14,11 +14,13 @@ import socket
 import time
 from contextlib import suppress
 
-from .stopping import KINDS, LIMIT
-
-DONE = b"\0"
+KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a process to end."""
+LIMIT = 10.0
+"""Seconds after a signal in which a command that can't stop ends itself; see `stopping.py`."""
+DONE, HEARD = b"\0", b"\xff"
 LATE = LIMIT + 5.0
-"""Seconds after a signal; until then the command has ways of its own."""
+"""Seconds after a signal of which the interpreter has not heard."""
 
 _line: socket.socket | None = None
 """To the watchdog, if there is one."""
@@ -44,11 +46,20 @@ def watched() -> None:
         signal.set_wakeup_fd(_line.fileno(), warn_on_full_buffer=False)
 
 
+def heard() -> None:
+    """The interpreter has taken note of a signal, and will obey."""
+    _send(HEARD)
+
+
 def leaving() -> None:
     """The command ends as it should."""
+    _send(DONE)
+
+
+def _send(what: bytes) -> None:
     if _line is not None:
         with suppress(OSError):
-            _line.send(DONE)
+            _line.send(what)
 
 
 def _watch(line: socket.socket, command: int) -> None:
@@ -72,11 +83,13 @@ def _watch(line: socket.socket, command: int) -> None:
         left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
         happened = dict(poll.poll(left))
         if line.fileno() in happened:
-            heard = line.recv(256)
-            done |= DONE in heard
-            if deadline is None and any(kind in heard for kind in KINDS):
+            message = line.recv(256)
+            done |= DONE in message
+            if deadline is None and any(kind in message for kind in KINDS):
                 deadline = time.monotonic() + LATE
-            if not heard:
+            if HEARD in message:
+                deadline = None
+            if not message:
                 poll.unregister(line)
         if command in happened:
             if not done:

@@ -15,7 +15,17 @@ ROOT = Path(paceline.__file__).parent
 
 # A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
-    {"errors", "registry", "machine", "files", "launcher", "sending", "stopping", "watchdog", "words"},
+    {
+        "errors",
+        "registry",
+        "machine",
+        "files",
+        "launcher",
+        "sending",
+        "stopping",
+        "watchdog",
+        "words",
+    },
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
     {"adapters", "stack"},
