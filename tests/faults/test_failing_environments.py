@@ -6,14 +6,21 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
 from paceline import checkpoint
-from paceline.errors import Diverged, PacelineError
+from paceline.envs.gym_vector import GymBatch
+from paceline.envs.native import NativeColumns
+from paceline.errors import Diverged, EnvironmentFailed, PacelineError
+from paceline.rollout import Rollout
 
 MISHAPS = """
+import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -26,20 +33,32 @@ class Mishap(gym.Env):
     made = taken = 0
     '''of all instances together'''
 
-    def __init__(self, what="nothing", at=None, after=0):
+    def __init__(self, what="nothing", at=None, after=0, how="raise"):
         Mishap.made += 1
         self.number, self.what, self.at, self.after = Mishap.made, what, at, after
+        self.how = how
         self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
         self.action_space = gym.spaces.Discrete(2)
         self.steps = 0
         if what == "init":
-            raise RuntimeError("the rope broke")
+            self.break_down()
+
+    def break_down(self):
+        if self.how == "exit":
+            sys.exit(0)
+        if self.how == "generator":
+            raise GeneratorExit
+        raise RuntimeError("the rope broke")
+
+    def close(self):
+        if self.what == "close":
+            self.break_down()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.time = 0
         if self.what == "reset" and Mishap.taken >= self.after:
-            raise RuntimeError("the rope broke")
+            self.break_down()
         return self.np_random.uniform(-1, 1, 4).astype(np.float32), {}
 
     def step(self, action):
@@ -49,11 +68,11 @@ class Mishap(gym.Env):
         self.time += 1
         obs, reward = self.np_random.uniform(-1, 1, 4).astype(np.float32), float(action)
         if self.what == "raise" and now:
-            raise RuntimeError("the rope broke")
+            self.break_down()
         if self.what == "rarely" and self.steps == 150:  # of each instance
-            raise RuntimeError("the rope broke")
+            self.break_down()
         if self.what == "evaluation" and self.number > 5 and Path("broken").exists():
-            raise RuntimeError("the rope broke")
+            self.break_down()
         if self.what == "evaluation reward" and self.number > 5:
             reward = float("nan")
         if now:
@@ -168,6 +187,95 @@ def test_an_environment_that_can_not_be_made_ends_the_run_before_it_begins(misha
     ended, run = mishap('{"what": "init"}')
     failed(ended, 3, "the rope broke", r"mishaps\.py:\d+")
     assert not run.path.exists()
+
+
+def test_an_environment_that_exits_is_rebuilt_like_one_that_raises(mishap):
+    ended, run = mishap('{"what": "rarely", "how": "exit"}', "--total-iters", "40")
+    assert ended.code == 0, ended
+    assert "SystemExit: 0" in ended.out
+    assert "rebuilt" in ended.out
+    assert run.metrics()[-1]["iter"] == 40
+    assert run.json("eval.json")["episodes"] == 2
+    sound(run, at_least=40)
+
+
+@pytest.mark.parametrize("how", ["exit", "generator"])
+@pytest.mark.parametrize("what", ["raise", "reset", "init"])
+def test_an_environment_that_always_exits_ends_the_run_as_failed(mishap_here, what, how):
+    error, _ = mishap_here(what=what, how=how)
+    assert error.exit_code == 3
+    says(str(error), "SystemExit: 0" if how == "exit" else "GeneratorExit", r"mishaps\.py:\d+")
+
+
+def test_an_environment_that_exits_when_it_is_closed_spoils_nothing(mishap):
+    ended, run = mishap('{"what": "close", "how": "exit"}')
+    assert ended.code == 0, ended
+    assert "failed to close" in ended.out
+    assert run.json("eval.json")["episodes"] == 2
+
+
+@pytest.mark.parametrize("flag", ["--env-id=leaving:Leaving-v0", "--env.wrappers=leaving:Wrapper"])
+def test_a_module_that_exits_when_it_is_imported_is_refused(shell, command, flag, monkeypatch):
+    (shell.folder / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(shell.folder)
+    ended = command("train", flag, "--total-iters", "1")
+    assert ended.code == 2, ended
+    says(ended.err, "leaving", "can't be imported", "SystemExit: 0")
+
+
+class Leaving(CartPoleVectorEnv):
+    """A vector environment that exits."""
+
+    def __init__(self, num_envs=1, where="step", **options):
+        super().__init__(num_envs, **options)
+        self.where, self.taken = where, 0
+        self._leave("init")
+
+    def _leave(self, where):
+        if where == self.where:
+            sys.exit(0)
+
+    def reset(self, *, seed=None, options=None):
+        self._leave("reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.taken += 1
+        if self.taken > 100:
+            self._leave("step")
+        return super().step(action)
+
+    def close(self, **options):
+        self._leave("close")
+
+
+@pytest.fixture
+def leaving():
+    entry = {"entry_point": CartPoleEnv, "vector_entry_point": Leaving}
+    gym.register("Leaving-v0", **entry)
+    yield "Leaving-v0"
+    del gym.registry["Leaving-v0"]
+
+
+@pytest.mark.parametrize("where", ["init", "reset", "step"])
+def test_a_vector_environment_that_exits_ends_the_run_as_failed(leaving, where):
+    with pytest.raises(EnvironmentFailed, match=r"the vector environment .*SystemExit: 0"):
+        exercise(leaving, where)
+
+
+def test_a_vector_environment_that_exits_when_it_is_closed_spoils_nothing(leaving, caplog):
+    exercise(leaving, "close")
+    assert "failed to close" in caplog.text
+
+
+def exercise(env_id, where):
+    vector = partial(GymBatch, env_id, {"where": where})
+    with NativeColumns(vector, 2) as columns:
+        out = Rollout.allocate(150, 2, columns.obs_spec.stored, columns.act_spec.stored)
+        columns.reset(out.obs[-1])
+        out.turn()
+        for t in range(150):
+            columns.step(t, np.zeros(2, np.int64), out)
 
 
 def test_an_environment_that_raises_rarely_is_rebuilt_and_the_run_completes(mishap):

@@ -35,6 +35,8 @@ MAX_FAILURES = 10
 SOON = 20
 
 NEVER = np.iinfo(np.int64).max
+ENV_ERRORS = (Exception, SystemExit, GeneratorExit)
+"""What an environment may raise and be rebuilt for: not Ctrl-C, nor any other signal."""
 
 
 def episode_seed(run_seed: int, column: int, episode: int) -> int:
@@ -81,7 +83,7 @@ class EnvColumns:
         except BadInput:
             self.close()
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             self.close()
             raise EnvironmentFailed(f"the environment can't be made: {describe(error)}") from error
         self.adapt = ActionAdapter(self.act_spec, ints=is_gymnasiums(self._envs[0].unwrapped))
@@ -112,7 +114,7 @@ class EnvColumns:
     def close(self) -> None:
         """Close every environment; one that fails to close does not keep the others open."""
         for env in self._envs:
-            _close(env)
+            close_quietly(env)
         self._envs = []
 
     def reset(self, obs: Array) -> None:
@@ -144,7 +146,7 @@ class EnvColumns:
                     else:
                         self._write(obs, i, observation, info)  # refuses, if it has to
                     reward[i] = gain
-                except Exception as error:
+                except ENV_ERRORS as error:
                     self._fail(t, i, out, error)
                 else:
                     if terminated or truncated:
@@ -173,7 +175,7 @@ class EnvColumns:
         try:
             observation, info = self._reset(i)
             self._write(obs, i, observation, info)
-        except Exception as error:
+        except ENV_ERRORS as error:
             self._rebuild(i, row, error)
             return False
         if self._maskable and ACTION_MASK in info:
@@ -210,7 +212,7 @@ class EnvColumns:
             try:
                 self._begun = self._envs[0].reset(seed=seed)
                 return self._begun[1]
-            except Exception:
+            except ENV_ERRORS:
                 log.debug("the environment failed to begin an episode", exc_info=True)
         return {}
 
@@ -223,14 +225,14 @@ class EnvColumns:
             raise ValueError(f"observation of shape {np.shape(observation)}, not {self._shape}")
         obs[i] = observation
 
-    def _fail(self, t: int, i: int, out: Rollout, error: Exception) -> None:
+    def _fail(self, t: int, i: int, out: Rollout, error: BaseException) -> None:
         """The row counts for nothing, and the one before it was the last of a cut-off episode."""
         self._rebuild(i, self.row, error)
         if t > 0 and out.valid[t - 1, i]:
             out.truncated[t - 1, i] = True
         self._restart(t, i, out)
 
-    def _rebuild(self, i: int, row: int, error: Exception) -> None:
+    def _rebuild(self, i: int, row: int, error: BaseException) -> None:
         """Replace environment `i`, unless it has failed too often in a row."""
         self.failures += 1
         soon = row - self._last_failure[i] < SOON
@@ -244,10 +246,10 @@ class EnvColumns:
             ) from error
         if self.failures == 1:
             log.warning("the environment of %s raised; it is rebuilt", where, exc_info=error)
-        _close(self._envs[i])
+        close_quietly(self._envs[i])
         try:
             self._envs[i], _ = self._make()
-        except Exception as again:
+        except ENV_ERRORS as again:
             raise EnvironmentFailed(
                 f"the environment of {where} raised and can't be rebuilt: {describe(again)}"
             ) from again
@@ -291,7 +293,7 @@ class EnvColumns:
                 observation, _, terminated, truncated, info = self._steps[i](action)
                 self._write(seen, 0, observation, info)
                 over = terminated or truncated
-        except Exception as error:
+        except ENV_ERRORS as error:
             log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
             over = True
         self.ended[i] = bool(over) or not alike(self.obs_spec, seen, expected)
@@ -326,15 +328,17 @@ def is_gymnasiums(env: gym.Env[Any, Any]) -> bool:
     return type(env).__module__.startswith("gymnasium.")
 
 
-def _close(env: gym.Env[Any, Any]) -> None:
+def close_quietly(env: Any) -> None:
+    """Close an environment or a batch of them; a failure to do so is only told."""
     try:
         env.close()
-    except Exception:
+    except ENV_ERRORS:
         log.warning("an environment failed to close", exc_info=True)
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """The error in one line, with the place in the user's code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    said = f": {error}" if str(error) else ""
+    return f"{type(error).__name__}{said}{place}"

@@ -17,7 +17,7 @@ from ..errors import EnvironmentFailed, PacelineError
 from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import action_spec, observation_spec
 from ..stack import with_stack
-from .columns import Resume, alike, describe, episode_seed
+from .columns import ENV_ERRORS, Resume, alike, close_quietly, describe, episode_seed
 
 
 class Batch(Protocol):
@@ -106,7 +106,7 @@ class NativeColumns:
         self.close()
 
     def close(self) -> None:
-        self._batch.close()
+        close_quietly(self._batch)
 
     def adapt(self, action: Array) -> Array:
         return self._actions.batch(action)
@@ -121,7 +121,7 @@ class NativeColumns:
             return self._make(self.num_envs, seed_of, self._threads)
         except PacelineError:
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise EnvironmentFailed(
                 f"the vector environment can't be made: {describe(error)}"
             ) from error
@@ -131,7 +131,7 @@ class NativeColumns:
         self.started[:], self.ended[:], self._adrift[:] = self.row, False, False
         self._resetting = False
         if self.episode.any() and self.resume != "replay":  # which is given seeds as it goes
-            self._batch.close()
+            self.close()
             self._batch = self._made(self.episode)
         try:
             found = self._batch.reset()
@@ -139,7 +139,7 @@ class NativeColumns:
                 everybody = np.ones(self.num_envs, np.bool_)
                 found = self._batch.begin(everybody, self.episode, turned=False)
             self._write(obs, found)
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise EnvironmentFailed(
                 f"the vector environment can't be reset: {describe(error)}"
             ) from error
@@ -153,7 +153,7 @@ class NativeColumns:
             self.row += 1
             if self._resetting or done.any():  # seldom, and all else is as it was cleared
                 self._note_ends(t, terminated, truncated, done, out)
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise EnvironmentFailed(
                 f"the vector environment raised at row {self.row}: {describe(error)}"
             ) from error

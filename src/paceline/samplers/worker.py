@@ -25,6 +25,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
+from ..envs.columns import ENV_ERRORS
 from ..envs.gym import register
 from ..envs.maker import World
 from ..errors import BadInput, EnvironmentFailed, PacelineError
@@ -147,7 +148,7 @@ def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
             line.say(Failed(error))
         except HUNG_UP:
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             line.say(Broke(f"{type(error).__name__}: {error}", traceback.format_exc()))
     except HUNG_UP:
         code = 0
