@@ -7,16 +7,23 @@ import re
 import shlex
 import sys
 from functools import partial
+from itertools import count
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
-from paceline import checkpoint
+import paceline
+from paceline import checkpoint, evaluation
+from paceline.agent import Agent
+from paceline.envs.columns import episode_seed
 from paceline.envs.gym_vector import GymBatch
+from paceline.envs.maker import look_at
 from paceline.envs.native import NativeColumns
 from paceline.errors import Diverged, EnvironmentFailed, PacelineError
+from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
 
 MISHAPS = """
@@ -72,6 +79,9 @@ class Mishap(gym.Env):
         if self.what == "rarely" and self.steps == 150:  # of each instance
             self.break_down()
         if self.what == "evaluation" and self.number > 5 and Path("broken").exists():
+            self.break_down()
+        if self.what == "evaluation once" and self.number > 5 and Path("broken").exists():
+            Path("broken").unlink()
             self.break_down()
         if self.what == "evaluation reward" and self.number > 5:
             reward = float("nan")
@@ -358,6 +368,91 @@ def test_a_failure_in_the_last_evaluation_does_not_lose_what_was_learnt(shell, m
     says(str(error), "evaluation")
     assert "the rope broke" in caplog.text + str(error)
     sound(run, at_least=12)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit"])
+def test_one_failure_in_an_evaluation_is_healed_and_told(shell, mishap, how):
+    (shell.folder / "broken").touch()
+    ended, run = mishap(json.dumps({"what": "evaluation once", "how": how}))
+    assert ended.code == 0, ended
+    assert not (shell.folder / "broken").exists()
+    assert ended.out.count("failed 1 time during evaluation") == 1
+    assert run.json("eval.json")["episodes"] == 2
+    assert run.json("eval.json")["length_mean"] == 10
+
+
+class FailingSeeds(CartPoleEnv):
+    """Episodes whose seed `fails` raise in step number `at`; 0 is the reset."""
+
+    at, fails = 4, staticmethod(lambda seed: seed % 3 == 0)
+
+    def reset(self, *, seed=None, options=None):
+        self.time, self.failing = 0, self.fails(seed)
+        self._go_on()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.time += 1
+        self._go_on()
+        return super().step(action)
+
+    def _go_on(self):
+        if self.failing and self.time == self.at:
+            raise RuntimeError("this seed fails")
+
+
+@pytest.fixture
+def agent():
+    world = look_at("CartPole-v1")
+    network = NetworkSpec(world.obs_spec, world.act_spec, (8,))
+    module = ActorCritic(network)
+    module.initialize(0)
+    return Agent(network, {name: array.numpy() for name, array in module.named_weights().items()})
+
+
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_episodes_that_fail_in_an_evaluation_are_replaced_by_the_next_of_their_column(
+    agent, monkeypatch, caplog, at
+):
+    monkeypatch.setattr(FailingSeeds, "at", at)
+    monkeypatch.setattr(evaluation, "SIDE_BY_SIDE", 3)
+    found = paceline.evaluate(agent, FailingSeeds, 12, time_limit=50)
+    expected, skipped = [0] * 12, 0
+    for column in range(3):
+        seeds = (episode_seed(evaluation.EVALUATION_SEED, column, k) for k in count())
+        for number in range(column, 12, 3):
+            while FailingSeeds.fails(seed := next(seeds)):
+                skipped += 1
+            expected[number] = seed
+    assert skipped > 0
+    assert found.seeds == expected
+    for seed, total in zip(found.seeds, found.returns, strict=True):
+        assert total == played(agent, seed)
+    told = [r.getMessage() for r in caplog.records if "during evaluation" in r.getMessage()]
+    assert len(told) == 1
+    assert int(re.search(r"failed (\d+) time", told[0])[1]) >= skipped
+
+
+def played(agent, seed):
+    """The return of one episode, as anybody would play it."""
+    env = gym.make("CartPole-v1", max_episode_steps=50)
+    (obs, _), total, over = env.reset(seed=seed), 0.0, False
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(agent.act(obs))
+        total, over = total + reward, terminated or truncated
+    return total
+
+
+@pytest.mark.timeout(60)
+def test_an_evaluation_ends_where_no_episode_ever_does_for_failing_late(agent, monkeypatch):
+    """Failures further apart than those that count as in a row would otherwise go on for ever."""
+    monkeypatch.setattr(FailingSeeds, "fails", staticmethod(lambda seed: True))
+    monkeypatch.setattr(FailingSeeds, "at", 30)
+    monkeypatch.setattr(
+        CartPoleEnv, "step", lambda self, action: (np.zeros(4), 0, False, False, {})
+    )
+    with pytest.raises(EnvironmentFailed, match=r"during evaluation .* 10 episodes in a row"):
+        paceline.evaluate(agent, FailingSeeds, 2)
 
 
 def test_a_reward_that_is_no_number_in_an_evaluation_is_never_written(mishap_here):
