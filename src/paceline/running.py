@@ -21,11 +21,13 @@ from .build import Parts, build, world_of
 from .choices import warn_of_crowding
 from .config import BUDGETS, Config
 from .configure import fitted
+from .envs.replaying import Difference
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
 from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
+from .samplers.block import listed
 from .samplers.serial import Serial
 from .start import start_from
 from .sync import Sync
@@ -219,7 +221,8 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
                 f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
                 "was made; put it back, since it alters what is learnt"
             )
-    began, different = time.perf_counter(), []
+    began = time.perf_counter()
+    different: list[Difference] = []
     try:
         learner, sampler = shards.taken(found.arrays, sync.rank, sync.size)
         fitting(learner, parts.learner.state())
@@ -232,9 +235,9 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
     if different:
         log.warning(
-            "the environments of columns %s did not replay to the same observation; they begin "
-            "a new episode, and the run goes on, but not exactly as it would have",
-            ", ".join(map(str, different)),
+            "the environments of columns %s did not replay to the same observation and return; "
+            "they begin a new episode, and the run goes on, but not exactly as it would have",
+            listed(different),
         )
     if parts.sampler is not None:
         parts.sampler.publish(parts.learner.weights, parts.learner.version)

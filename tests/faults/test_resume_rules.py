@@ -109,6 +109,18 @@ def test_logging_and_evaluation_may_change(shell, run):
     assert (changed.path / "checkpoints" / "best").is_dir()
 
 
+def test_statistics_of_rewards_within_an_environment_are_told_not_to_come_back(shell):
+    """NormalizeReward's observations replay, and its rewards do not."""
+    wrapped = ("--env.wrappers", "gymnasium.wrappers:NormalizeReward")
+    shell.train_here("run", *FLAGS, *wrapped)
+    ended = shell("resume", "run", "--total-iters", "7")
+    assert ended.code == 0, ended
+    assert "columns 0, 1, 2, 3 (reward) did not replay to the same observation and return" in (
+        ended.out
+    )
+    assert "not exactly as it would have" in ended.out
+
+
 def test_a_run_that_was_moved_is_resumed_where_it_is(shell, run):
     run.path.rename(shell.folder / "moved")
     moved = shell.resume_here("moved", total_iters=7)

@@ -21,6 +21,7 @@ from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
 from ..stack import with_stack
+from .replaying import Difference, alike, difference
 
 log = logging.getLogger("paceline")
 
@@ -270,34 +271,39 @@ class EnvColumns:
             running = self.started[~np.array(self.ended)]
             self._next_limit = int(running.min()) + self._limit if len(running) else NEVER
 
-    def replay(self, actions: Sequence[Array | None], expected: Array) -> list[int]:
+    def replay(
+        self, actions: Sequence[Array | None], expected: Array, returns: Array
+    ) -> list[Difference]:
         """Bring every column with actions to where its open episode stood.
 
-        Returns those that come out otherwise: their episodes are given up, and the next row resets.
+        Of those that come out otherwise the episodes are given up, and the next row resets.
         """
-        return [
-            i
-            for i, taken in enumerate(actions)
-            if taken is not None and not self._replayed(i, self.adapt(taken), expected[i : i + 1])
-        ]
+        different = []
+        for i, taken in enumerate(actions):
+            if taken is not None:
+                what = self._replayed(i, self.adapt(taken), expected[i : i + 1], returns[i])
+                self.ended[i] = bool(what)
+                different += [(i, what)] if what else []
+        return different
 
-    def _replayed(self, i: int, actions: Sequence[Any], expected: Array) -> bool:
-        """Column `i` is at the observation `expected[1]` again."""
-        seen, over = np.empty_like(expected), False
+    def _replayed(self, i: int, actions: Sequence[Any], expected: Array, saved: float) -> str:
+        """In what column `i` is not at the observation `expected[1]` and the return `saved`."""
+        seen, over, reward = np.empty_like(expected), False, np.zeros(1, np.float32)
+        total = size = 0.0
         try:
             self._write(seen, 0, *self._reset(i))
             for action in actions:
                 if over:
                     break
                 self.pulse[1] += 1
-                observation, _, terminated, truncated, info = self._steps[i](action)
+                observation, reward[0], terminated, truncated, info = self._steps[i](action)
                 self._write(seen, 0, observation, info)
-                over = terminated or truncated
+                total, size = total + float(reward[0]), size + abs(float(reward[0]))
+                over = bool(terminated or truncated)
         except ENV_ERRORS as error:
             log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
-            over = True
-        self.ended[i] = bool(over) or not alike(self.obs_spec, seen, expected)
-        return not self.ended[i]
+            return "raised"
+        return difference(alike(self.obs_spec, seen, expected), total - saved, size, over)
 
     def state(self) -> dict[str, Array]:
         """What a checkpoint needs beside the open episodes' actions."""
@@ -316,12 +322,6 @@ class EnvColumns:
         self.ended[:] = state["ended"].tolist()
         self._begun = None
         self._plan_limit()
-
-
-def alike(spec: ObservationSpec, one: Array, other: Array) -> bool:
-    """Whether stored observations are the same to the bit."""
-    pairs = zip(spec.split(one).values(), spec.split(other).values(), strict=True)
-    return all(now.tobytes() == then.tobytes() for now, then in pairs)
 
 
 def is_gymnasiums(env: gym.Env[Any, Any]) -> bool:

@@ -28,6 +28,7 @@ import numpy as np
 from ..envs.columns import ENV_ERRORS
 from ..envs.gym import register
 from ..envs.maker import World
+from ..envs.replaying import Difference
 from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Episode
@@ -87,7 +88,7 @@ class Fill:
 @dataclass(frozen=True)
 class Ready:
     mark: Mark
-    different: list[int]
+    different: list[Difference]
     """columns that did not come out as they were"""
 
 
@@ -242,7 +243,7 @@ def _serve(line: Line, setup: Setup, memory: Memory, block: Block) -> None:
                 line.say(Done(slot, counters, episodes, block.columns.failures))
 
 
-def _begun(block: Block, state: Mark | None) -> list[int]:
+def _begun(block: Block, state: Mark | None) -> list[Difference]:
     """Columns that are not as they were."""
     if state is None:
         block.begin()
