@@ -16,6 +16,7 @@ from .envs.maker import EnvId, make_columns, source_of
 from .errors import BadInput, EnvironmentFailed
 from .machine import available_cpus
 from .rollout import Array, Pulse, Rollout, still
+from .space_text import mismatch
 from .stack import Window
 
 log = logging.getLogger("paceline")
@@ -117,12 +118,13 @@ def _run(
         env_id, width, EVALUATION_SEED, longest=NO_LIMIT, threads=available_cpus(), **options
     ) as columns:
         columns.pulse = pulse or still()
-        for role, ours, theirs in (
-            ("observations", agent.network.obs, columns.obs_spec.seen),
-            ("actions", agent.network.act, columns.act_spec),
-        ):
-            if ours != theirs:
-                raise BadInput(f"the policy's {role} are {ours}, the environment's {theirs}")
+        ours, theirs = (
+            (agent.network.obs, agent.network.act),
+            (columns.obs_spec.seen, columns.act_spec),
+        )
+        if other := mismatch(ours, theirs):
+            role, wanted, found = other
+            raise BadInput(f"the policy's {role} are {wanted}, the environment's {found}")
         try:
             totals, lengths, numbers = _play(agent, columns, episodes, sample)
         except EnvironmentFailed as error:

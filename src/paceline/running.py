@@ -15,12 +15,14 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from . import checkpoint, machine, shards
+from .agent import saved_network
 from .arrays import fitting
 from .budget import Budget, Progress
 from .build import Parts, build, world_of
 from .choices import warn_of_crowding
 from .config import BUDGETS, Config
 from .configure import fitted
+from .envs.maker import World
 from .envs.replaying import Difference
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .metrics import Report
@@ -29,6 +31,7 @@ from .ring import ring, watch
 from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
 from .samplers.block import listed
 from .samplers.serial import Serial
+from .space_text import mismatch
 from .start import start_from
 from .sync import Sync
 from .words import printable
@@ -84,7 +87,10 @@ def go_on(
             if checkpoint.saved(folder / "checkpoints"):
                 newest = _newest(folder / "checkpoints")
         found: tuple[Path, checkpoint.Checkpoint] | None = sync.gather(newest)[0]
-        parts = stack.enter_context(build(config, choices, sync=sync))
+        world = world_of(config)
+        if found is not None:
+            _refuse_other_spaces(*found, world)
+        parts = stack.enter_context(build(config, choices, world, sync))
         progress = Progress()
         if found is not None:
             progress = _restore(*found, config, parts)
@@ -96,6 +102,18 @@ def go_on(
             rewind(folder, config, progress.iter)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
+
+
+def _refuse_other_spaces(path: Path, found: checkpoint.Checkpoint, world: World) -> None:
+    """The policy was made for the environment as it was."""
+    network = saved_network(path, found)
+    changed = mismatch((network.obs, network.act), (world.obs_spec.seen, world.act_spec))
+    if changed:
+        role, was, now = changed
+        raise BadInput(
+            f"the environment has changed: its {role} were {was} when {path} was made, and are "
+            f"{now} now; put it back as it was, or begin a new run"
+        )
 
 
 def _agree_on(config: Config, sync: Sync) -> None:
