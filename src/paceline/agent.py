@@ -127,11 +127,7 @@ def from_checkpoint(
 ) -> Agent:
     """The policy in a checkpoint. What encoder it has is for the caller to know: a checkpoint's
     word for it is never imported."""
-    try:
-        network = network_from(found.facts["network"])
-    except (KeyError, ValueError) as error:
-        cause = " ".join(str(error).split())[:300]
-        raise BadInput(f"{path / 'state.json'} does not describe a policy ({cause})") from None
+    network = saved_network(path, found)
     if network.encoder is not None:
         if encoder is None:
             raise BadInput(
@@ -149,6 +145,15 @@ def from_checkpoint(
         ) from None
     # safetensors keeps an order of its own; actors need the module's.
     return Agent(network, {name: found.weights[name] for name in template})
+
+
+def saved_network(path: Path, found: checkpoint.Checkpoint) -> NetworkSpec:
+    """What a checkpoint says of its policy."""
+    try:
+        return network_from(found.facts["network"])
+    except (KeyError, ValueError) as error:
+        cause = " ".join(str(error).split())[:300]
+        raise BadInput(f"{path / 'state.json'} does not describe a policy ({cause})") from None
 
 
 def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:

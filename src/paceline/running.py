@@ -15,18 +15,23 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from . import checkpoint, machine, shards
+from .agent import saved_network
 from .arrays import fitting
 from .budget import Budget, Progress
 from .build import Parts, build, world_of
 from .choices import warn_of_crowding
 from .config import BUDGETS, Config
 from .configure import fitted
+from .envs.maker import World
+from .envs.replaying import Difference
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
 from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
+from .samplers.block import listed
 from .samplers.serial import Serial
+from .space_text import mismatch
 from .start import start_from
 from .stopping import StopNow, interruptible
 from .sync import Sync
@@ -87,7 +92,10 @@ def go_on(
                 newest = _newest(folder / "checkpoints")
         found = _sent_by_rank_0(newest, sync)
         with interruptible():
-            parts = stack.enter_context(build(config, choices, sync=sync))
+            world = world_of(config)
+            if found is not None:
+                _refuse_other_spaces(*found, world)
+            parts = stack.enter_context(build(config, choices, world, sync))
         progress = Progress()
         if found is not None:
             progress = _restore(*found, config, parts)
@@ -99,6 +107,18 @@ def go_on(
             rewind(folder, config, progress.iter)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
+
+
+def _refuse_other_spaces(path: Path, found: checkpoint.Checkpoint, world: World) -> None:
+    """The policy was made for the environment as it was."""
+    network = saved_network(path, found)
+    changed = mismatch((network.obs, network.act), (world.obs_spec.seen, world.act_spec))
+    if changed:
+        role, was, now = changed
+        raise BadInput(
+            f"the environment has changed: its {role} were {was} when {path} was made, and are "
+            f"{now} now; put it back as it was, or begin a new run"
+        )
 
 
 def _agree_on(config: Config, sync: Sync) -> None:
@@ -234,7 +254,8 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
                 f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
                 "was made; put it back, since it alters what is learnt"
             )
-    began, different = time.perf_counter(), []
+    began = time.perf_counter()
+    different: list[Difference] = []
     try:
         learner, sampler = shards.taken(found.arrays, sync.rank, sync.size)
         fitting(learner, parts.learner.state())
@@ -247,9 +268,9 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
     if different:
         log.warning(
-            "the environments of columns %s did not replay to the same observation; they begin "
-            "a new episode, and the run goes on, but not exactly as it would have",
-            ", ".join(map(str, different)),
+            "the environments of columns %s did not replay to the same observation and return; "
+            "they begin a new episode, and the run goes on, but not exactly as it would have",
+            listed(different),
         )
     if parts.sampler is not None:
         parts.sampler.publish(parts.learner.weights, parts.learner.version)

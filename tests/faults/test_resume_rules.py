@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import shlex
 import shutil
+import sys
 
 import pytest
 
@@ -107,6 +109,83 @@ def test_logging_and_evaluation_may_change(shell, run):
     assert changed.json("eval.json")["episodes"] == 3
     assert any(line["eval_return"] is not None for line in changed.metrics()[6:])
     assert (changed.path / "checkpoints" / "best").is_dir()
+
+
+def test_statistics_of_rewards_within_an_environment_are_told_not_to_come_back(shell):
+    """NormalizeReward's observations replay, and its rewards do not."""
+    wrapped = ("--env.wrappers", "gymnasium.wrappers:NormalizeReward")
+    shell.train_here("run", *FLAGS, *wrapped)
+    ended = shell("resume", "run", "--total-iters", "7")
+    assert ended.code == 0, ended
+    assert "columns 0, 1, 2, 3 (reward) did not replay to the same observation and return" in (
+        ended.out
+    )
+    assert "not exactly as it would have" in ended.out
+
+
+SPACES = """
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+
+
+class Changing(gym.Env):
+    def __init__(self):
+        self.observation_space, self.action_space = OBS, ACT
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+gym.register("Changing-v0", Changing)
+"""
+BOX, TWO = "Box(-1, 1, (2,))", "Discrete(2)"
+OTHER_SPACES = {  # what they were, what they are, and how either is told
+    "start": (BOX, TWO, BOX, "Discrete(2, start=1)", "Discrete(2)", "Discrete(2, start=1)"),
+    "number": (BOX, TWO, BOX, "Discrete(3)", "Discrete(2)", "Discrete(3)"),
+    "kind": (BOX, TWO, BOX, "Box(0, 1)", "Discrete(2)", "Box(0.0, 1.0, (1,), float32)"),
+    "bounds": (BOX, "Box(0, 1)", BOX, "Box(0, 2)", "Box(0.0, 1.0, (1,)", "Box(0.0, 2.0, (1,)"),
+    "order": (BOX, "MultiDiscrete([2, 3])", BOX, "MultiDiscrete([3, 2])", "[2, 3]", "[3, 2]"),
+    "shape": (BOX, TWO, "Box(-1, 1, (3,))", TWO, "Box((2,), float32)", "Box((3,), float32)"),
+    "first": ("Discrete(5)", TWO, "Discrete(5, start=1)", TWO, "Discrete(5)", "start=1"),
+    "dict": (BOX, TWO, f"Dict(a={BOX})", TWO, "Box((2,), float32)", "['a'] Box((2,)"),
+    "mask": (
+        f"Dict(a={BOX}, b={BOX})",
+        TWO,
+        f"Dict(a={BOX}, b={BOX}, action_mask=MultiBinary(2))",
+        TWO,
+        "['b'] Box((2,), float32) when",
+        "['b'] Box((2,), float32), an action_mask of 2 now",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_SPACES)
+def test_an_environment_whose_spaces_have_changed_is_refused(shell, command, monkeypatch, case):
+    obs, act, new_obs, new_act, was, now = OTHER_SPACES[case]
+    monkeypatch.syspath_prepend(shell.folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def written(obs, act):
+        (shell.folder / "changing.py").write_text(SPACES.replace("OBS, ACT", f"{obs}, {act}"))
+        sys.modules.pop("changing", None)
+        importlib.invalidate_caches()
+
+    written(obs, act)
+    run = shell.train_here("run", *FLAGS, "--env-id", "changing:Changing-v0")
+    written(new_obs, new_act)
+    ended = command("resume", "run", "--total-iters", "7")
+    sys.modules.pop("changing", None)
+    assert ended.code == 2, ended
+    says(ended.err, "has changed", run.checkpoints()[-1].name)
+    before, after = ended.err.split("was made, and are")
+    assert was in before and now in after, ended.err
+    assert len(run.metrics()) == 6
 
 
 def test_a_run_that_was_moved_is_resumed_where_it_is(shell, run):

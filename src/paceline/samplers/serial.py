@@ -7,6 +7,7 @@ from typing import Any
 
 from ..arrays import part
 from ..envs.maker import World
+from ..envs.replaying import Difference
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Pulse, Rollout, still
 from ..stopping import interruptible
@@ -55,8 +56,8 @@ class Serial:
     def state(self) -> dict[str, Any] | None:
         return states(self._ledgers)
 
-    def restore(self, state: dict[str, Any]) -> list[int]:
-        different = []
+    def restore(self, state: dict[str, Any]) -> list[Difference]:
+        different: list[Difference] = []
         for number, (block, ledger) in enumerate(zip(self._blocks, self._ledgers, strict=True)):
             own = part(f"{number}.", state)
             ledger.restore(own)
