@@ -17,7 +17,7 @@ from .build import Parts
 from .clock import Clock
 from .config import Config
 from .errors import PacelineError, StoppedEarly
-from .files import replace_file
+from .files import replace_file, shown
 from .metrics import JsonLines, Report, TensorBoard
 from .rollout import Array
 from .rundir import EVALUATION, METRICS, RUN, add_to_run, fixed
@@ -151,13 +151,13 @@ class Recorder:
         """The caller has left the loop: save, so that the run can be resumed."""
         self._save_at_last()
         if self._writes:
-            log.info("saved; go on with `paceline resume %s`", self._folder)
+            log.info("saved; go on with `paceline resume %s`", shown(self._folder))
 
     def fail(self, error: PacelineError) -> None:
         """Keep the state before the iteration that failed, if no other rank is needed for it."""
         saved = self._save() if self._parts.sync.size == 1 else None
         if saved:
-            error.args = (f"{error}\nthe last good state is in {saved}",)
+            error.args = (f"{error}\nthe last good state is in {shown(saved)}",)
 
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
@@ -227,7 +227,7 @@ class Recorder:
         if self._save() is None and self._writes:
             raise StoppedEarly(
                 "the last checkpoint could not be written; earlier ones are whole: free some "
-                f"space, then `paceline resume {self._folder}`"
+                f"space, then `paceline resume {shown(self._folder)}`"
             )
         self._prune()
 
@@ -241,7 +241,7 @@ class Recorder:
             return write()
         except OSError as error:
             if name not in self._refused:
-                path = self._folder / name
+                path = shown(self._folder / name)
                 log.warning("%s can't be written: %s; training goes on", path, error.strerror)
             self._refused.add(name)
             return None

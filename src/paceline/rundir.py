@@ -18,10 +18,10 @@ from .config import BUDGETS, Config
 from .config_files import load_file
 from .configure import resolve
 from .errors import BadInput, StoppedEarly
-from .files import read_plain, replace_file, strange
+from .files import read_plain, replace_file, shown, strange
 from .launcher import launch_name, launched
 from .machine import Choices
-from .metrics import cut_back
+from .metrics import cut_back, reserve
 
 CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"
 FOLDERS = ("checkpoints", "events", "video")
@@ -60,12 +60,14 @@ def locked(folder: Path) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.fdopen(os.open(folder / LOCK, flags, 0o666), "rb")
     except OSError as error:
-        raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
+        raise BadInput(f"output_dir {shown(folder)} can't be written: {error.strerror}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadInput(f"{folder} is being written by another process; wait for it") from None
+            raise BadInput(
+                f"{shown(folder)} is being written by another process; wait for it"
+            ) from None
         _locks.add(file.fileno())
         try:
             yield
@@ -93,8 +95,9 @@ def refuse_to_lose(folder: Path, config: Config) -> None:
     _check_path("output_dir", str(folder))
     held = [name for name in OURS if (folder / name).exists()]
     if held and not config.overwrite and not begun_by_this_launch(folder):
+        place = shown(folder)
         raise BadInput(
-            f"{folder} already holds a run ({held[0]}); go on with `paceline resume {folder}`, "
+            f"{place} already holds a run ({held[0]}); go on with `paceline resume {place}`, "
             "choose another --output-dir, or replace it with --overwrite"
         )
 
@@ -132,7 +135,7 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
         replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
         _write_config(folder, config)  # last: from here on it is a run
     except OSError as error:
-        raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
+        raise BadInput(f"output_dir {shown(folder)} can't be written: {error.strerror}") from None
 
 
 def add_to_run(folder: Path, **facts: Any) -> None:
@@ -145,17 +148,18 @@ def _claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
     """Make sure that `log_jsonl` can be written, and that nothing is lost by it."""
     _check_path("log_jsonl", str(path))
     if path.absolute() == (folder / METRICS).absolute():
-        raise BadInput(f"log_jsonl {path} is the run's own metrics file; name another, or none")
+        raise BadInput(
+            f"log_jsonl {shown(path)} is the run's own metrics file; name another, or none"
+        )
     if path.is_file() and path.stat().st_size and not overwrite:
-        raise BadInput(f"log_jsonl {path} already exists; name another, or give --overwrite")
+        raise BadInput(f"log_jsonl {shown(path)} already exists; name another, or give --overwrite")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() or not path.exists():
-            path.write_bytes(b"")
-        elif path.is_dir():
-            raise IsADirectoryError(21, "it is a directory")
+        reserve(path)
+        if path.is_file():
+            os.truncate(path, 0)
     except OSError as error:
-        raise BadInput(f"log_jsonl {path} can't be written: {error.strerror}") from None
+        raise BadInput(f"log_jsonl {shown(path)} can't be written: {error.strerror}") from None
 
 
 def _check_path(name: str, path: str) -> None:
@@ -190,7 +194,9 @@ def read_run(folder: Path) -> tuple[dict[str, Any], Choices]:
         return facts, choices
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         cause = str(error)[:200]
-        raise BadInput(f"{folder / RUN} can't be read ({cause}): it can't be resumed") from None
+        raise BadInput(
+            f"{shown(folder / RUN)} can't be read ({cause}): it can't be resumed"
+        ) from None
 
 
 def refuse_strange(run: Path) -> None:
@@ -198,15 +204,15 @@ def refuse_strange(run: Path) -> None:
     checkpoints = run / "checkpoints"
     for name in (*OURS, LOCK):
         if cause := strange(run / name, name in FOLDERS):
-            raise BadInput(f"{run / name} {cause}; remove it if you trust the rest")
+            raise BadInput(f"{shown(run / name)} {cause}; remove it if you trust the rest")
     ours: list[Path] = []
     try:
         ours += [*checkpoints.glob(f"{checkpoint.DAMAGED}*"), *checkpoint.saved(checkpoints)]
     except OSError as error:
-        raise BadInput(f"{run} can't be read: {error.strerror}") from None
+        raise BadInput(f"{shown(run)} can't be read: {error.strerror}") from None
     for path in ours:
         if cause := strange(path):
-            raise BadInput(f"{path} {cause}; remove it if you trust the rest")
+            raise BadInput(f"{shown(path)} {cause}; remove it if you trust the rest")
 
 
 def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
@@ -215,7 +221,7 @@ def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
     try:
         config = resolve(stored)
     except BadInput as error:
-        raise BadInput(f"{run / CONFIG}: {error}") from None
+        raise BadInput(f"{shown(run / CONFIG)}: {error}") from None
     if not changes:
         return config
     if any(changes.get(name) is not None for name in BUDGETS):
@@ -239,7 +245,7 @@ def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:
 def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choices]:
     """The configuration of a run that is to go on, and the choices it was begun with."""
     if not (folder / CONFIG).exists() and not (folder / CONFIG).is_symlink():
-        raise BadInput(f"{folder} holds no run: there is no {CONFIG} in it")
+        raise BadInput(f"{shown(folder)} holds no run: there is no {CONFIG} in it")
     refuse_strange(folder)
     objects = {name for name in ("env_id", "encoder") if callable(changes.get(name))}
     for name in changes:
@@ -264,11 +270,12 @@ def rewind(folder: Path, config: Config, iteration: int) -> None:
     """Take back what was written after `iteration`, which will be written again."""
     known = load_file(folder / CONFIG).get("log_jsonl")
     try:
-        if config.log_jsonl and str(Path(config.log_jsonl).absolute()) != known:
-            _claim_copy(Path(config.log_jsonl), False, folder)
-        elif config.log_jsonl:
-            cut_back(Path(config.log_jsonl), iteration, own=False)
-        _write_config(folder, config)
+        copy = Path(config.log_jsonl).absolute() if config.log_jsonl else None
+        if copy and str(copy) == known and copy.is_file():
+            cut_back(copy.resolve(), iteration, own=False)
+        elif copy:
+            _claim_copy(copy, False, folder)
         cut_back(folder / METRICS, iteration)
+        _write_config(folder, config)
     except OSError as error:
-        raise StoppedEarly(f"{folder} can't be written: {error.strerror}") from None
+        raise StoppedEarly(f"{shown(folder)} can't be written: {error.strerror}") from None

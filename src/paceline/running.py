@@ -22,6 +22,7 @@ from .choices import warn_of_crowding
 from .config import BUDGETS, Config
 from .configure import fitted
 from .errors import BadInput, Diverged, EnvironmentFailed
+from .files import shown
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
@@ -90,7 +91,7 @@ def go_on(
             start_from(config.init_from, parts)
         if sync.rank == 0:
             if found is None:
-                log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
+                log.warning("%s has no checkpoint yet; it starts from the beginning", shown(folder))
             rewind(folder, config, progress.iter)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
@@ -145,7 +146,7 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
         "" if choices.threads == 1 else "s",
         choices.device,
         "compiled" if choices.compiled else "eager",
-        folder,
+        shown(folder),
     )
     warn_of_crowding(config, choices.threads)
 
@@ -216,8 +217,8 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     for name, value in fixed(config).items():
         if facts["config"].get(name, value) != value:
             raise BadInput(
-                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
-                "was made; put it back, since it alters what is learnt"
+                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when "
+                f"{shown(path)} was made; put it back, since it alters what is learnt"
             )
     began, different = time.perf_counter(), []
     try:
@@ -229,7 +230,9 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         elif parts.sampler is not None:
             different = parts.sampler.restore(sampler)
     except (ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
+        raise BadInput(
+            f"{shown(path / 'state.safetensors')} does not fit this run: {error}"
+        ) from None
     if different:
         log.warning(
             "the environments of columns %s did not replay to the same observation; they begin "
@@ -241,7 +244,7 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
     progress.recent.extend(facts["recent"])
     if sync.rank == 0:
-        log.info("resuming from %s (%.1f s)", path, time.perf_counter() - began)
+        log.info("resuming from %s (%.1f s)", shown(path), time.perf_counter() - began)
         if facts["evaluated"] and facts["evaluated"] == facts["best"]:
             checkpoint.mark_best(path)  # in case the run was killed before it could
     return progress
@@ -266,7 +269,9 @@ def _checked(path: Path, facts: dict[str, Any]) -> Facts:
     except ValidationError as error:
         cause = error.errors()[0]
         place = ".".join(str(part) for part in cause["loc"])
-        raise BadInput(f"{path / 'state.json'}: {place}: {cause['msg']}") from None
+        raise BadInput(f"{shown(path / 'state.json')}: {place}: {cause['msg']}") from None
     if checked["iter"] != int(path.name):
-        raise BadInput(f"{path / 'state.json'}: iter is {checked['iter']}, not {int(path.name)}")
+        raise BadInput(
+            f"{shown(path / 'state.json')}: iter is {checked['iter']}, not {int(path.name)}"
+        )
     return checked
