@@ -24,6 +24,7 @@ import gymnasium as gym
 from ..config import Config
 from ..envs.gym import registered
 from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
+from ..files import shown
 from ..launcher import LAUNCH, LINE, asked_at
 from ..machine import THREAD_VARIABLES
 from ..metrics import Report
@@ -122,7 +123,7 @@ class Ranks:
     def __init__(self, job: Job, config: Config) -> None:
         self._job = by_value(job, ALONE)
         self._most = config.max_restarts
-        self._folder = job.subject if isinstance(job.subject, str) else job.subject.output_dir
+        self._folder = str(getattr(job.subject, "output_dir", job.subject))
         key, name = secrets.token_bytes(32), secrets.token_hex(16)
         # Linux has names that no directory knows; elsewhere it is a file in the temporary folder.
         address = f"\0paceline-{name}" if sys.platform == "linux" else None
@@ -164,7 +165,7 @@ class Ranks:
                         self._hang_up(line)
         if self._agent.returncode:
             what = self._lost or "the launcher of ranks has gone"
-            raise StoppedEarly(f"{what}; go on with `paceline resume {self._folder}`")
+            raise StoppedEarly(f"{what}; go on with `paceline resume {shown(self._folder)}`")
 
     def _heard(self) -> list[Connection[Any, Any]]:
         """Lines on which something was said."""
