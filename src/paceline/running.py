@@ -23,10 +23,11 @@ from .config import BUDGETS, Config
 from .configure import fitted
 from .errors import BadInput, Diverged, EnvironmentFailed
 from .files import shown
+from .lock import locked
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
-from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
+from .rundir import CONFIG, claim, fixed, read_run, resumed_config, rewind
 from .samplers.serial import Serial
 from .start import start_from
 from .sync import Sync
@@ -92,7 +93,7 @@ def go_on(
         if sync.rank == 0:
             if found is None:
                 log.warning("%s has no checkpoint yet; it starts from the beginning", shown(folder))
-            rewind(folder, config, progress.iter)
+            rewind(folder, config, progress.iter, changes)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
 

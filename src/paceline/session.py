@@ -51,9 +51,7 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
         folder = _folder(runs, config) if writes else None
         going_on = folder if writes and _to_be_continued(folder) else None
         if begun := sync.gather(going_on)[0]:
-            values = {name: getattr(config, name) for name in ("env_id", "encoder")}
-            objects = {name: value for name, value in values.items() if callable(value)}
-            yield from go_on(begun, sync, stopping, asked, objects)
+            yield from go_on(begun, sync, stopping, asked, _own_words(config))
         else:
             yield from start(config, folder, partial(_new_folder, runs), sync, stopping, asked)
 
@@ -75,6 +73,14 @@ def resume(
 
     with closing(make_sync(config)) as sync:
         yield from go_on(folder, sync, stopping, asked, changes)
+
+
+def _own_words(config: Config) -> dict[str, Any]:
+    """Of its user's configuration, what a run directory is not trusted with."""
+    values = {name: getattr(config, name) for name in ("env_id", "encoder")}
+    objects = {name: value for name, value in values.items() if callable(value)}
+    outward = {name: getattr(config, name) for name in ("log_jsonl", "init_method", "init_from")}
+    return objects | {name: value for name, value in outward.items() if value}
 
 
 def _folder(runs: Path, config: Config) -> Path | None:

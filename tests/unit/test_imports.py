@@ -15,7 +15,7 @@ ROOT = Path(paceline.__file__).parent
 
 # A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
-    {"errors", "registry", "machine", "files", "launcher", "sending", "words"},
+    {"errors", "registry", "machine", "files", "lock", "launcher", "sending", "words"},
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
     {"adapters", "stack"},

@@ -20,7 +20,8 @@ from ...budget import RECENT, Budget, Progress
 from ...config import Config
 from ...errors import BadInput
 from ...files import read_lines, read_plain
-from ...rundir import CONFIG, EVALUATION, LOCK, METRICS, RUN, refuse_strange, run_config
+from ...lock import LOCK
+from ...rundir import CONFIG, EVALUATION, METRICS, RUN, refuse_strange, run_config
 from ...words import printable
 from ..measure import PHASES
 from .statistics import Array
