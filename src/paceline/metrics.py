@@ -93,13 +93,15 @@ def _clean(value: Any) -> Any:
 class JsonLines:
     """One JSON object per report, each written whole or not at all; never waits for a reader."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, own: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._file = _reserved.pop(path) if path in _reserved else _opened(path)
+        self.path, self._own = path, own
+        self._file = _reserved.pop(path) if path in _reserved else _opened(path, own)
         self._torn = self._warned = False
 
     def write(self, report: Report) -> None:
+        if self._own:
+            self._find_again()
         line = (json.dumps(report.as_dict()) + "\n").encode()
         if self._torn:
             line = b"\n" + line
@@ -117,9 +119,33 @@ class JsonLines:
             cause = "whoever reads it is too slow"
         except OSError as error:
             cause = error.strerror or str(error)
+        self._warn(cause)
+
+    def _warn(self, cause: str) -> None:
         if not self._warned:
-            log.warning("%s can't be written: %s; training goes on", shown(self._path), cause)
+            log.warning("%s can't be written: %s; training goes on", shown(self.path), cause)
         self._warned = True
+
+    def _find_again(self) -> None:
+        """A file that was deleted is written again; in one that was replaced, the run goes on."""
+        try:
+            if os.path.samestat(self.path.lstat(), os.fstat(self._file)):
+                return
+            what = "was replaced; the run goes on in the new one"
+        except OSError:
+            what = "was deleted; it is written again"
+        try:
+            if not os.path.lexists(self.path):
+                with os.fdopen(os.dup(self._file), "rb") as old:
+                    old.seek(0)
+                    replace_file(self.path, iter(lambda: old.read(2**20), b""))
+            file = _opened(self.path, self._own)
+        except OSError as error:
+            self._warn(error.strerror or str(error))
+            return
+        os.close(self._file)
+        self._file = file
+        log.warning("%s %s", shown(self.path), what)
 
     def close(self) -> None:
         os.close(self._file)
@@ -133,9 +159,13 @@ def reserve(path: Path) -> None:
     _reserved[path] = _opened(path)
 
 
-def _opened(path: Path) -> int:
-    """A descriptor that appends to a file, or to a pipe that has a reader, without waiting."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+def _opened(path: Path, own: bool = False) -> int:
+    """A descriptor that appends to a file, or to a pipe that has a reader, without waiting.
+
+    The run's `own` file can also be read from it, and is not reached through a link.
+    """
+    flags = os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_RDWR | os.O_NOFOLLOW if own else os.O_WRONLY
     try:
         return os.open(path, flags, 0o666)
     except OSError as error:
@@ -214,6 +244,8 @@ class TensorBoard:
         if time.monotonic() - self._written < self.EVERY:
             return
         self._written = time.monotonic()
+        if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
+            self._give_up(OSError(errno.ENOENT, "its file was deleted"))
         values = report.as_dict()
         for name in ("steps", "iter", "eval_return"):
             values.pop(name)

@@ -99,7 +99,7 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
             "encoder_is_callable": callable(config.encoder),
         }
         replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
-        _write_config(folder, config)  # last: from here on it is a run
+        write_config(folder, config)  # last: from here on it is a run
     except OSError as error:
         raise BadInput(f"output_dir {shown(folder)} can't be written: {error.strerror}") from None
 
@@ -128,7 +128,7 @@ def _claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
         raise BadInput(f"log_jsonl {shown(path)} can't be written: {error.strerror}") from None
 
 
-def _write_config(folder: Path, config: Config, unused: Settings | None = None) -> None:
+def write_config(folder: Path, config: Config, unused: Settings | None = None) -> None:
     content = config.as_dict() | (unused or {})
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     replace_file(folder / CONFIG, text.encode())
@@ -284,6 +284,6 @@ def rewind(folder: Path, config: Config, iteration: int, changes: Mapping[str, A
         elif copy:
             _claim_copy(copy, False, folder)
         cut_back(folder / METRICS, iteration)
-        _write_config(folder, config, unused)
+        write_config(folder, config, unused)
     except OSError as error:
         raise StoppedEarly(f"{shown(folder)} can't be written: {error.strerror}") from None

@@ -25,6 +25,7 @@ LAYERS = [
     {"configure"},
     {"build", "ring"},
     {"rundir"},
+    {"held"},
     {"recorder"},
     {"start"},
     {"running", "saved"},
