@@ -252,6 +252,8 @@ class Config:
 
     given: ClassVar[Mapping[str, Any]] = {}
     """what was asked for, as opposed to filled in; each `Config` has its own"""
+    working_directory: ClassVar[str] = ""
+    """where it was made, and where `runs/` is; an environment may change to another"""
 
     def replace(self, **changes: Any) -> Config:
         """The same request with `changes`; what nobody asked for is filled in anew."""
@@ -336,9 +338,6 @@ class Config:
         plain |= {"preset": "none", "env_id": self.env_name}
         if self.encoder is not None:
             plain["encoder"] = name_of(self.encoder)
-        for name in ("log_jsonl", "init_from"):
-            if plain[name]:
-                plain[name] = str(Path(plain[name]).absolute())
         return json.loads(json.dumps(plain))
 
 

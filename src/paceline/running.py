@@ -25,10 +25,12 @@ from .configure import fitted
 from .envs.maker import World
 from .envs.replaying import Difference
 from .errors import BadInput, Diverged, EnvironmentFailed
+from .files import shown
+from .lock import locked
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
-from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
+from .rundir import CONFIG, claim, fixed, read_run, resumed_config, rewind
 from .samplers.block import listed
 from .samplers.serial import Serial
 from .space_text import mismatch
@@ -103,8 +105,8 @@ def go_on(
             start_from(config.init_from, parts)
         if sync.rank == 0:
             if found is None:
-                log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
-            rewind(folder, config, progress.iter)
+                log.warning("%s has no checkpoint yet; it starts from the beginning", shown(folder))
+            rewind(folder, config, progress.iter, changes)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
 
@@ -170,7 +172,7 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
         "" if choices.threads == 1 else "s",
         choices.device,
         "compiled" if choices.compiled else "eager",
-        folder,
+        shown(folder),
     )
     warn_of_crowding(config, choices.threads)
 
@@ -251,8 +253,8 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     for name, value in fixed(config).items():
         if facts["config"].get(name, value) != value:
             raise BadInput(
-                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
-                "was made; put it back, since it alters what is learnt"
+                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when "
+                f"{shown(path)} was made; put it back, since it alters what is learnt"
             )
     began = time.perf_counter()
     different: list[Difference] = []
@@ -265,7 +267,9 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         elif parts.sampler is not None:
             different = parts.sampler.restore(sampler)
     except (ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
+        raise BadInput(
+            f"{shown(path / 'state.safetensors')} does not fit this run: {error}"
+        ) from None
     if different:
         log.warning(
             "the environments of columns %s did not replay to the same observation and return; "
@@ -277,7 +281,7 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
     progress.recent.extend(facts["recent"])
     if sync.rank == 0:
-        log.info("resuming from %s (%.1f s)", path, time.perf_counter() - began)
+        log.info("resuming from %s (%.1f s)", shown(path), time.perf_counter() - began)
         if facts["evaluated"] and facts["evaluated"] == facts["best"]:
             checkpoint.mark_best(path)  # in case the run was killed before it could
     return progress
@@ -302,7 +306,9 @@ def _checked(path: Path, facts: dict[str, Any]) -> Facts:
     except ValidationError as error:
         cause = error.errors()[0]
         place = ".".join(str(part) for part in cause["loc"])
-        raise BadInput(f"{path / 'state.json'}: {place}: {cause['msg']}") from None
+        raise BadInput(f"{shown(path / 'state.json')}: {place}: {cause['msg']}") from None
     if checked["iter"] != int(path.name):
-        raise BadInput(f"{path / 'state.json'}: iter is {checked['iter']}, not {int(path.name)}")
+        raise BadInput(
+            f"{shown(path / 'state.json')}: iter is {checked['iter']}, not {int(path.name)}"
+        )
     return checked

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import os
+import resource
 import shlex
 import shutil
 import sys
@@ -273,3 +275,19 @@ def test_a_second_process_on_the_same_run_is_refused(shell, run, until):
     assert alive
     iterations = [line["iter"] for line in run.metrics()]
     assert iterations == sorted(set(iterations))
+
+
+@pytest.mark.parametrize("command", ["resume", "compare"])
+def test_metrics_without_an_end_are_refused_by_name(run, command, capsys):
+    metrics, text = run.path / "metrics.jsonl", run.text("config.yaml")
+    os.truncate(metrics, 40 * 2**30)  # of which the disk has next to nothing
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (16 * 2**30, hard))
+    try:
+        assert cli.run([command, str(run.path)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    says(capsys.readouterr().err, str(run.path), "it has")
+    assert metrics.stat().st_size == 40 * 2**30
+    assert run.text("config.yaml") == text
+    assert not run.leftovers()

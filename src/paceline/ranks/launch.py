@@ -29,6 +29,7 @@ import psutil
 from ..config import Config
 from ..envs.gym import registered
 from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
+from ..files import shown
 from ..launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
 from ..machine import THREAD_VARIABLES, nameless_file
 from ..metrics import Report
@@ -131,7 +132,7 @@ class Ranks:
         check_init_method(config.init_method)
         self._job = by_value(job, ALONE)
         self._most = config.max_restarts
-        self._folder = job.subject if isinstance(job.subject, str) else job.subject.output_dir
+        self._folder = str(getattr(job.subject, "output_dir", job.subject))
         self._channels: dict[Channel, Hello | None] = {}
         self._attempt, self._failures, self._furthest = 0, 0, 0
         self._lost: str | None = None
@@ -179,14 +180,14 @@ class Ranks:
                         self._hang_up(channel)
         if self._agent.returncode:
             what = self._lost or "the launcher of ranks has gone"
-            raise StoppedEarly(f"{what}; go on with `paceline resume {self._folder}`")
+            raise StoppedEarly(f"{what}; go on with `paceline resume {shown(self._folder)}`")
 
     def _check_deadline(self) -> None:
         """Ranks that were told to stop, and hang, are not waited for."""
         if self._stop_by is not None and time.monotonic() > self._stop_by:
             raise StoppedEarly(
                 f"the ranks did not stop within {STOP_SECONDS:.0f} s and were ended; go on from "
-                f"the last checkpoint with `paceline resume {self._folder}`"
+                f"the last checkpoint with `paceline resume {shown(self._folder)}`"
             )
 
     def _heard(self) -> list[Channel]:
