@@ -1,0 +1,1 @@
+"""Faults and hostile inputs, one file per area; `benchmarks/faults.py` runs them."""

@@ -1,0 +1,181 @@
+"""`resume`: runs that are killed and resumed, against the same runs undisturbed."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+import shutil
+import signal
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .harness import Case, Kept, Trial, Wrong, differs, wait_for
+
+SMALL = "--preset none --num-envs 4 --rollout-steps 32 --total-iters 24 --eval-episodes 2"
+SHORT = f"{SMALL} --save-every 256 --track none --output-dir run"
+EAGER = f"{SHORT} --compile off"
+FEW = EAGER.replace("--total-iters 24", "--total-iters 10")
+WORLD = "--env-id fault_trials.worlds"
+NORMAL = "--normalize-obs true --normalize-return true"
+
+RUNS = {
+    # name: flags; `Paced` makes quick ones last
+    "ppo": f"{EAGER} --env-id CartPole-v1 paced",
+    "a2c": f"{EAGER} --algo a2c --env-id CartPole-v1 paced",
+    "impala": f"{EAGER} --algo impala --env-id CartPole-v1 paced",
+    "ppo, normalized, Pendulum": f"{EAGER} --env-id Pendulum-v1 {NORMAL} paced",
+    "a2c, normalized, MountainCarContinuous": f"{EAGER} --algo a2c {NORMAL} "
+    "--env-id MountainCarContinuous-v0 paced",
+    "impala, normalized observations": f"{EAGER} --algo impala --env-id Acrobot-v1 "
+    "--normalize-obs true paced",
+    "ppo, workers": f"{EAGER} --env-id CartPole-v1 --num-workers 2 paced",
+    "a2c, workers, normalized": f"{EAGER} --algo a2c --env-id Pendulum-v1 {NORMAL} "
+    "--num-workers 2 paced",
+    "impala, workers in step": f"{EAGER} --algo impala --env-id CartPole-v1 --num-workers 2 "
+    "--sampler workers paced",
+    "ppo, ranks": f"{EAGER} --env-id CartPole-v1 --ranks 2 paced",
+    "ppo, ranks, normalized": f"{EAGER} --env-id Pendulum-v1 --ranks 2 {NORMAL} paced",
+    "a2c, ranks": f"{EAGER} --algo a2c --env-id CartPole-v1 --ranks 2 paced",
+    "impala, ranks": f"{EAGER} --algo impala --env-id CartPole-v1 --ranks 2 --sampler serial paced",
+    "ppo, ranks of workers": f"{EAGER} --env-id CartPole-v1 --ranks 2 --num-workers 2 paced",
+    "ppo, compiled": f"{SHORT} --compile on --env-id CartPole-v1 paced",
+    "a2c, compiled, workers": f"{SHORT} --algo a2c --compile on --env-id CartPole-v1 "
+    "--num-workers 2 paced",
+    "impala, compiled": f"{SHORT} --algo impala --compile on --env-id CartPole-v1 paced",
+    "ppo, compiled, normalized": f"{SHORT} --compile on --env-id Pendulum-v1 {NORMAL} paced",
+    "ppo, compiled, ranks": f"{SHORT} --compile on --env-id CartPole-v1 --ranks 2 paced",
+    "ppo, masks": f"{EAGER} {WORLD}:MaskedPole-v0 paced",
+    "a2c, masks, workers": f"{EAGER} --algo a2c {WORLD}:MaskedPole-v0 --num-workers 2 paced",
+    "ppo, images": f"{FEW} {WORLD}:PicturePole-v0 --encoder small paced",
+    "ppo, images, stacked": f"{FEW} {WORLD}:PicturePole-v0 --encoder mlp --env.frame-stack 4 paced",
+    "ppo, stacked": f"{EAGER} --env-id CartPole-v1 --env.frame-stack 4 paced",
+    "ppo, KL stop, annealed": f"{EAGER} --env-id CartPole-v1 --ppo.target-kl 0.01 --anneal-lr true "
+    "--ppo.anneal-clip true paced",
+    "ppo, best kept": f"{EAGER} --env-id CartPole-v1 --eval-every 384 --keep 1 paced",
+    "ppo, reports shared": f"{EAGER} --env-id CartPole-v1 --log-every 5 paced",
+    "ppo, log_jsonl": f"{EAGER} --env-id CartPole-v1 --log-jsonl copy.jsonl paced",
+    "ppo, FrozenLake": f"{EAGER} --env-id FrozenLake-v1 paced",
+    "a2c, Taxi": f"{EAGER} --algo a2c --env-id Taxi-v4 paced",
+    "ppo, Blackjack": f"{EAGER} --env-id Blackjack-v1 paced",
+    "ppo, CliffWalking": f"{EAGER} --env-id CliffWalkingSlippery-v1 paced",
+    "ppo, LunarLander": f"{EAGER} --env-id LunarLander-v3 paced",
+    "ppo, LunarLanderContinuous, normalized": f"{EAGER} --env-id LunarLanderContinuous-v3 {NORMAL} "
+    "--num-workers 2 paced",
+    "a2c, BipedalWalker": f"{EAGER} --algo a2c --env-id BipedalWalker-v3 paced",
+    "ppo, HalfCheetah, normalized": f"{EAGER} --env-id HalfCheetah-v5 {NORMAL} paced",
+    "ppo, Hopper, workers": f"{EAGER} --env-id Hopper-v5 --num-workers 2 {NORMAL} paced",
+    "impala, Ant": f"{EAGER} --algo impala --env-id Ant-v5 paced",
+    "ppo, Humanoid, ranks": f"{EAGER} --env-id Humanoid-v5 --ranks 2 {NORMAL} paced",
+    "ppo, Swimmer": f"{EAGER} --env-id Swimmer-v5 paced",
+    "ppo, toy:memory": f"{EAGER} --env-id toy:memory paced",
+    "ppo, toy:chain": f"{EAGER} --env-id toy:chain paced",
+    "ppo, minigrid:DoorKey-5x5": f"{FEW} --env-id minigrid:DoorKey-5x5 paced",
+    "a2c, minigrid, workers": f"{FEW} --algo a2c --env-id minigrid:Empty-5x5 --num-workers 2 paced",
+    "ppo, procgen:coinrun": f"{FEW} --env-id procgen:coinrun --encoder small",
+    "ppo, procgen:fruitbot, workers": f"{FEW} --env-id procgen:fruitbot --encoder small "
+    "--num-workers 2",
+    "a2c, procgen:maze, ranks": f"{FEW} --algo a2c --env-id procgen:maze --encoder small --ranks 2",
+    "ppo, procgen:bigfish, normalized return": f"{FEW} --env-id procgen:bigfish --encoder mlp "
+    "--normalize-return true",
+    "ppo, atari:Breakout": f"{FEW} --env-id atari:Breakout --encoder small --clip-reward true",
+    "ppo, atari:Pong, workers": f"{FEW} --env-id atari:Pong --encoder small --num-workers 2",
+    "a2c, atari, sticky, stacked": f"{FEW} --algo a2c --env-id atari:SpaceInvaders --encoder mlp "
+    "--env.kwargs '{\"repeat_action_probability\": 0.25}'",
+    "impala, atari": f"{FEW} --algo impala --env-id atari:Breakout --encoder small",
+    "ppo, vector CartPole": f"{EAGER} --env-id CartPole-v1 --env.vector true --num-envs 16",
+    "a2c, vector CartPole, workers": f"{EAGER} --algo a2c --env-id CartPole-v1 --env.vector true "
+    "--num-envs 16 --num-workers 2",
+    "ppo, vector CartPole, ranks": f"{EAGER} --env-id CartPole-v1 --env.vector true --num-envs 16 "
+    "--ranks 2",
+}
+"""Everything that is promised to resume exactly."""
+PACE = "0.001"
+
+
+def measure(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
+    source = random.Random(options.seed)
+    chosen = [name for name in RUNS if not options.only or options.only in name]
+    source.shuffle(chosen)
+    chosen = (chosen * (1 + options.trials // max(1, len(chosen))))[: options.trials]
+    tasks = [(name, source.randrange(2**31)) for name in chosen]
+    rows = []
+    with (
+        tempfile.TemporaryDirectory(prefix="faults-kept-") as folder,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        for row in pool.map(lambda task: _one(*task, Kept(Path(folder))), tasks):
+            rows.append(row)
+            shown = "exact" if row["exact"] else f"NOT exact: {row['difference']}"
+            print(f"{len(rows)}: {row['name']}: {row['interrupted']}: {shown}", flush=True)
+    exact = sum(row["exact"] for row in rows)
+    print(f"{exact} of {len(rows)} end as undisturbed, byte for byte")
+    return {"trials": len(rows), "exact": exact, "rows": rows}
+
+
+def _one(name: str, seed: int, kept: Kept) -> dict[str, Any]:
+    source = random.Random(seed)
+    flags = f"{RUNS[name].replace(' paced', ' --env.wrappers fault_trials.worlds:Paced')}"
+    flags += f" --seed {seed % 1000}"
+    row: dict[str, Any] = {"name": name, "flags": flags, "interrupted": [], "exact": False}
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        pace = {"FAULT_PACE": PACE}
+        case = Case(Trial("resume", name, f"train {flags}", variables=pace), Path(folder), kept)
+        try:
+            began = time.monotonic()
+            code, said = case.also(f"train {flags}", 300.0, **pace)
+            lasted = time.monotonic() - began
+            if code:
+                raise Wrong("broken trial", f"undisturbed: exit code {code}: {said[-300:]}")
+            whole = case.here / "whole"
+            case.run.rename(whole)
+            (case.here / "copy.jsonl").unlink(missing_ok=True)
+            row["interrupted"], row["difference"] = _interrupted(case, source, lasted, whole)
+        except Wrong as wrong:
+            row["difference"] = wrong.text
+        finally:
+            case.clean()
+            shutil.rmtree(case.here / "run", ignore_errors=True)
+    row["exact"] = row["difference"] == ""
+    return row
+
+
+def _interrupted(
+    case: Case, source: random.Random, lasted: float, whole: Path
+) -> tuple[list[str], str]:
+    """Kill it one to three times, let it end, and compare."""
+    happened: list[str] = []
+    args = case.trial.args
+    for _ in range(source.choice((1, 1, 2, 3))):
+        kind = source.choice(("SIGKILL", "SIGKILL", "SIGTERM"))
+        moment = source.uniform(0.3, 0.95) * lasted
+        again = Case.__new__(Case)
+        again.__dict__ |= case.__dict__
+        again.trial = Trial("resume", "", args, variables=case.trial.variables)
+        again.start()
+        wait_for(lambda again=again: again.process.poll() is not None, moment)
+        if again.process.poll() is None:
+            again.process.send_signal(getattr(signal, kind))
+            again.process.wait(60)
+            happened.append(f"{kind} after {moment:.1f} s at report {case.reports()}")
+        wait_for(lambda: not case.marked(), 20)
+        if (case.run / "config.yaml").exists():
+            args = "resume run"
+        elif case.run.exists():
+            shutil.rmtree(case.run)
+        lasted = max(lasted * 0.8, 1.0)
+    if args != "resume run" or not (case.run / "eval.json").exists():
+        code, said = case.also(str(args), 300.0)
+        if code:
+            return happened, f"{args}: exit code {code}: {said[-300:]}"
+        if "did not replay" in said:
+            return happened, f"did not replay: {said[-300:]}"
+    difference = differs(case.run, whole)
+    if not difference and "--log-jsonl" in shlex.split(str(case.trial.args)):
+        copy = (case.here / "copy.jsonl").read_text()
+        if copy != (case.run / "metrics.jsonl").read_text():
+            difference = "log_jsonl differs from the metrics"
+    return happened, difference
