@@ -1,10 +1,9 @@
 """`python -m paceline`: like `paceline`, it imports nothing from the current directory."""
 
-import os
 import sys
 
-if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
-    del sys.path[0]
+if not sys.flags.safe_path:
+    del sys.path[0]  # the current directory, which `-m` puts there
 
 from .cli import main
 

@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -54,6 +55,8 @@ paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
   --sampled        draw actions from the policy instead of taking the likeliest
 """
 HELP = ("--help", "-h")
+MOST_EPISODES = 10**6
+"""Of one evaluation."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 RANK_VARIABLES = {"RANK", "WORLD_SIZE"}
 THREADS_SECONDS = 3.0
@@ -79,6 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     arguments = sys.argv[1:] if arguments is None else arguments
     keep_standard_streams()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could tell how a process ended
     if arguments[:1] in (["train"], ["resume"], ["eval"]) and not RANK_VARIABLES & set(os.environ):
         from .watchdog import watched
 
@@ -149,6 +153,7 @@ def run(arguments: list[str]) -> int:
         print(f"paceline {version('paceline')}")
         return 0
     try:
+        _refuse_lost_directory()
         if command not in commands:
             raise BadInput(f"{command}: there is no such command; see `paceline --help`")
         return commands[command](rest)
@@ -169,6 +174,13 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         _tell("interrupted")
         return StoppedEarly.exit_code
+
+
+def _refuse_lost_directory() -> None:
+    try:
+        Path.cwd()
+    except OSError:
+        raise BadInput("the current directory has been removed; change to another") from None
 
 
 def _complain(error: PacelineError) -> None:
@@ -305,6 +317,8 @@ def _eval(arguments: list[str]) -> int:
         raise BadInput("name a run, or a checkpoint with --checkpoint, and not both")
     if not re.fullmatch("[0-9]+", given["episodes"]):
         raise BadInput(f"episodes is {given['episodes']!r}: write a whole number, such as 100")
+    if len(given["episodes"]) > len(str(MOST_EPISODES)) or int(given["episodes"]) > MOST_EPISODES:
+        raise BadInput(f"episodes is {given['episodes'][:40]}; write at most {MOST_EPISODES}")
     from .saved import evaluate_saved
 
     source = Path(given["run"] or given["checkpoint"])

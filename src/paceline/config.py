@@ -211,7 +211,7 @@ class Config:
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the learner computes"""
-    threads: Annotated[int, Ge(0)] = 0
+    threads: Annotated[int, Ge(0), Le(4096)] = 0
     """threads of the learner (0: one for vectors, all cores for images)"""
     compile: Literal["auto", "on", "off"] = "auto"
     """compile the minibatch step, which needs a C++ compiler (auto: if the run is long enough)"""

@@ -5,14 +5,16 @@ Nothing heavy is imported before it is needed: a process that only starts others
 
 from __future__ import annotations
 
+import atexit
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
+from weakref import WeakSet
 
 from .config import Config
 from .errors import BadInput
@@ -22,8 +24,35 @@ from .metrics import Report
 from .ranks.launch import job, launch
 from .rundir import CONFIG, begun_by_this_launch, refuse_to_lose, resumed_config
 
+P = ParamSpec("P")
 
-def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Iterator[Report]:
+_running: WeakSet[Generator[Report, None, None]] = WeakSet()
+"""Runs that have begun; those that a script has left in the middle are ended, saved, when it is."""
+
+
+@atexit.register
+def _end_runs() -> None:
+    for reports in list(_running):
+        with suppress(ValueError):  # it is what ends the script
+            reports.close()
+
+
+def _ended_with_script(
+    begin: Callable[P, Generator[Report, None, None]],
+) -> Callable[P, Iterator[Report]]:
+    @wraps(begin)
+    def begun(*arguments: P.args, **options: P.kwargs) -> Iterator[Report]:
+        reports = begin(*arguments, **options)
+        _running.add(reports)
+        return reports
+
+    return begun
+
+
+@_ended_with_script
+def train(
+    config: Config, stopping: Callable[[], bool] = lambda: False
+) -> Generator[Report, None, None]:
     """Train, writing the run directory, and yield a report after every iteration or few.
 
     Leaving the loop early ends the run cleanly, with a checkpoint to resume from. Reports may be
@@ -56,9 +85,10 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
             yield from start(config, folder, partial(_new_folder, runs), sync, stopping, asked)
 
 
+@_ended_with_script
 def resume(
     run: str | Path, stopping: Callable[[], bool] = lambda: False, **changes: Any
-) -> Iterator[Report]:
+) -> Generator[Report, None, None]:
     """Go on with a run from its newest whole checkpoint, as if it had never stopped.
 
     The budget may be extended, and logging and evaluation changed; nothing that alters learning.

@@ -278,6 +278,29 @@ def test_standard_output_that_is_full_is_said(shell, what):
     assert ended.err == "paceline: standard output can't be written: No space left on device\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [["--ranks", 2], ["--num-workers", 2]], ids=str)
+def test_ends_of_processes_are_known_though_their_signal_was_ignored(start, flags):
+    command = start("nothing", "--total-iters", 3, *flags, prefix=("env", "--ignore-signal=CHLD"))
+    assert command.end() == 0
+    assert command.err == ""
+
+
+def test_a_directory_that_is_gone_is_said(shell):
+    line = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    ended = subprocess.run(
+        ["sh", "-c", line, "sh", *PACELINE, "train"],
+        cwd=shell.folder,
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == "paceline: the current directory has been removed; change to another\n"
+
+
 # The launcher of ranks.
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -77,6 +78,7 @@ class NoFiles(LogsSpecs):
 
 def main(processes: int) -> NoReturn:
     logging.disable()  # the ranks speak for themselves
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who launched this may have ignored it
     rendezvous_handler_registry.register(ONE_HOST, OneHost)
     launch = LaunchConfig(
         min_nodes=1,

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from .. import launcher, session
 from ..envs.gym import register
-from ..errors import BadInput, LostRank, PacelineError, StoppedEarly
+from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, StoppedEarly
 from ..machine import CACHE, compiled_cache
 from ..sending import received
 from ..stopping import handling
@@ -73,7 +73,9 @@ class Line:
             self.send(Failed(error))
         except BaseException as error:
             traceback.print_exc()
-            self.send(Failed(PacelineError(f"rank {rank} broke: {type(error).__name__}: {error}")))
+            # Signals are handled: a KeyboardInterrupt, say, is an environment's own.
+            kind = PacelineError if isinstance(error, Exception) else EnvironmentFailed
+            self.send(Failed(kind(f"rank {rank} broke: {type(error).__name__}: {error}")))
             return START_AGAIN
         else:
             self.send(Ended())

@@ -154,6 +154,7 @@ class Forkserver:
 def serve(requests: int, trainer: int, preload: list[str]) -> NoReturn:
     """The server: forks on request, knows how its children ended, and goes with its trainer."""
     ignore_signals()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer may have ignored it
     for module in preload:
         import_module(module)
     gc.collect()
