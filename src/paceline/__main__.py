@@ -1,3 +1,10 @@
+"""`python -m paceline`: like `paceline`, it imports nothing from the current directory."""
+
+import sys
+
+if not sys.flags.safe_path:
+    del sys.path[0]  # the current directory, which `-m` puts there
+
 from .cli import main
 
 if __name__ == "__main__":

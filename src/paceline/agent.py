@@ -14,6 +14,7 @@ from . import checkpoint
 from .adapters import ActionAdapter, ObservationAdapter, space_of
 from .arrays import fitting
 from .errors import BadInput
+from .files import shown
 from .policy.actor import Actor, make_actor
 from .policy.network import Encoder, NetworkSpec, stored_as
 from .registry import name_of
@@ -115,7 +116,9 @@ def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
         except checkpoint.Damaged as damage:
             raise BadInput(str(damage)) from None
     if not (path / "checkpoints").is_dir():
-        raise BadInput(f"{path} is neither a run nor a checkpoint: it has no checkpoints in it")
+        raise BadInput(
+            f"{shown(path)} is neither a run nor a checkpoint: it has no checkpoints in it"
+        )
     where, found, problems = checkpoint.newest(path / "checkpoints")
     for problem in problems:
         log.warning("damaged, passed over: %s", problem)
@@ -127,11 +130,7 @@ def from_checkpoint(
 ) -> Agent:
     """The policy in a checkpoint. What encoder it has is for the caller to know: a checkpoint's
     word for it is never imported."""
-    try:
-        network = network_from(found.facts["network"])
-    except (KeyError, ValueError) as error:
-        cause = " ".join(str(error).split())[:300]
-        raise BadInput(f"{path / 'state.json'} does not describe a policy ({cause})") from None
+    network = saved_network(path, found)
     if network.encoder is not None:
         if encoder is None:
             raise BadInput(
@@ -145,10 +144,21 @@ def from_checkpoint(
         fitting(found.weights, template)
     except (ValueError, MemoryError) as error:
         raise BadInput(
-            f"{path / 'weights.safetensors'} does not fit the policy in state.json: {error}"
+            f"{shown(path / 'weights.safetensors')} does not fit the policy in state.json: {error}"
         ) from None
     # safetensors keeps an order of its own; actors need the module's.
     return Agent(network, {name: found.weights[name] for name in template})
+
+
+def saved_network(path: Path, found: checkpoint.Checkpoint) -> NetworkSpec:
+    """What a checkpoint says of its policy."""
+    try:
+        return network_from(found.facts["network"])
+    except (KeyError, ValueError) as error:
+        cause = " ".join(str(error).split())[:300]
+        raise BadInput(
+            f"{shown(path / 'state.json')} does not describe a policy ({cause})"
+        ) from None
 
 
 def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:

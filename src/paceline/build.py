@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from .choices import choose, cpus_of
 from .config import Config, seconds
 from .envs.maker import World, look_at
 from .errors import BadInput, LostRank
-from .launcher import local_rank, local_size
+from .launcher import init_method, local_rank, local_size
 from .learner import Learner, Plan
 from .machine import Choices, available_cpus, bound, keep_memory
 from .optimizers import OPTIMIZERS
@@ -28,6 +28,7 @@ from .samplers.serial import make_serial
 from .samplers.stream import SLOTS, Stream
 from .samplers.workers import Workers
 from .spaces import ActionSpec, ObservationSpec
+from .stopping import interruptible
 from .sync import Sync
 from .sync.beat import beating
 from .sync.local import Local
@@ -67,7 +68,7 @@ def _met(config: Config) -> Sync:
 
     timeout = seconds(config.rank_timeout)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    meeting = meet(config.init_method, rank, size, timeout)
+    meeting = meet(init_method(config.init_method), rank, size, timeout)
     if config.syncing == "hogwild":
         from .sync.hogwild import Hogwild
 
@@ -99,7 +100,7 @@ def build(
     world, sync = world or world_of(config), sync or Local()
     with ExitStack() as stack:
         network = network_for(config, world.obs_spec.seen, world.act_spec)
-        choices = sync.gather(kept or choose(config, network))[0]
+        choices = Choices(**sync.gather(asdict(kept or choose(config, network)))[0])
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learnt on cuda, and torch sees no GPU here")
         # numpy's products are small, and their last bits would depend on the number of threads.
@@ -120,9 +121,14 @@ def build(
         if config.syncing != "hogwild" or sync.rank:
             weights = len(learner.weights)
             sampler = make_sampler(config, world, network, weights, worker_cpus, sync)
-            stack.callback(sampler.close)
+            stack.callback(_close, sampler)
             sampler.publish(learner.weights, learner.version)
         yield Parts(sampler, learner, sync, network, choices, world)
+
+
+def _close(sampler: Sampler) -> None:
+    with interruptible():  # an environment may hang when it is closed
+        sampler.close()
 
 
 def make_sampler(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from safetensors.numpy import load as from_bytes
 from safetensors.numpy import save as to_bytes
 
 from .errors import BadInput
-from .files import TEMPORARY, read_plain, strange, sync_directory, write_synced
+from .files import TEMPORARY, read_plain, shown, strange, sync_directory, write_synced
 from .rollout import Array
 
 FILES = ("weights.safetensors", "state.safetensors", "state.json")
@@ -95,7 +96,13 @@ def sweep(folder: Path) -> None:
 
 def saved(folder: Path) -> list[Path]:
     """Checkpoints by iteration, oldest first, damaged ones included."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit())
+    found = [path for path in folder.glob("[0-9]*") if re.fullmatch("[0-9]{1,18}", path.name)]
+    return sorted(found, key=iteration_of)
+
+
+def iteration_of(checkpoint: Path) -> int:
+    """Its name, which has more than eight digits after 10^8 iterations."""
+    return int(checkpoint.name)
 
 
 def mark_best(checkpoint: Path) -> None:
@@ -117,7 +124,7 @@ def load(path: Path) -> Checkpoint:
     if path.name == "best" and path.is_symlink():
         target = path.readlink()
         if str(target) != target.name:
-            raise Damaged(f"{path} is a link to somewhere else")
+            raise Damaged(f"{shown(path)} is a link to somewhere else")
         path = path.with_name(target.name)
     manifest = _parsed(path, MANIFEST, _read(path, MANIFEST, MOST_JSON), json.loads)
     contents = {name: _verified(path, name, manifest) for name in FILES}
@@ -132,41 +139,41 @@ def _parsed(path: Path, name: str, data: bytes, parse: Callable[[bytes], Any]) -
     try:
         found = parse(data)
     except Exception as error:  # a parser may trip over anything
-        raise Damaged(f"{path / name} can't be read: {str(error)[:200]}") from None
+        raise Damaged(f"{shown(path / name)} can't be read: {str(error)[:200]}") from None
     if not isinstance(found, dict):
-        raise Damaged(f"{path / name} can't be read: it holds no names and values")
+        raise Damaged(f"{shown(path / name)} can't be read: it holds no names and values")
     return found
 
 
 def _read(path: Path, name: str, most: int | None = None) -> bytes:
     for part in (path, path / name):
         if cause := strange(part):
-            raise Damaged(f"{part} {cause}")
+            raise Damaged(f"{shown(part)} {cause}")
     try:
         return read_plain(path / name, most)
     except (OSError, MemoryError) as error:
-        raise Damaged(f"{path / name}: {getattr(error, 'strerror', 'too large')}") from None
+        raise Damaged(f"{shown(path / name)}: {getattr(error, 'strerror', 'too large')}") from None
 
 
 def _verified(path: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
     expected = manifest.get(name)
     if not isinstance(expected, dict):
-        raise Damaged(f"{path / MANIFEST} does not speak of {name}")
+        raise Damaged(f"{shown(path / MANIFEST)} does not speak of {name}")
     size, digest = expected.get("bytes"), expected.get("sha256")
     if not isinstance(size, int) or not isinstance(digest, str):
-        raise Damaged(f"{path / MANIFEST} does not say what {name} should be")
+        raise Damaged(f"{shown(path / MANIFEST)} does not say what {name} should be")
     data = _read(path, name, MOST_JSON if name.endswith(".json") else size)
     if len(data) != size:
-        raise Damaged(f"{path / name} has {len(data)} bytes instead of {str(size)[:20]}")
+        raise Damaged(f"{shown(path / name)} has {len(data)} bytes instead of {str(size)[:20]}")
     if hashlib.sha256(data).hexdigest() != digest:
-        raise Damaged(f"{path / name} is not what was written (its SHA-256 differs)")
+        raise Damaged(f"{shown(path / name)} is not what was written (its SHA-256 differs)")
     return data
 
 
 def set_aside(folder: Path, after: Path) -> None:
     """Rename the checkpoints behind `after`, which are damaged, so that they count no more."""
     for path in saved(folder):
-        if path.name > after.name:
+        if iteration_of(path) > iteration_of(after):
             aside = path.with_name(f"{DAMAGED}{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
@@ -181,4 +188,6 @@ def newest(folder: Path) -> tuple[Path, Checkpoint, list[str]]:
         except Damaged as damage:
             problems.append(str(damage))
     listed = "".join(f"\n  {problem}" for problem in problems)
-    raise BadInput(f"{folder} holds no checkpoint that can be used{listed or ' (it is empty)'}")
+    raise BadInput(
+        f"{shown(folder)} holds no checkpoint that can be used{listed or ' (it is empty)'}"
+    )

@@ -49,11 +49,31 @@ def check(config: Config) -> None:
         )
     _check_workers(config)
     _check_ranks(config)
+    _check_normalized_rows(config)
     if config.impala.c_bar > config.impala.rho_bar:
         raise BadInput(
             f"impala.c_bar is {config.impala.c_bar} and impala.rho_bar {config.impala.rho_bar}; "
             "c_bar may not be the larger; write both, such as --impala.rho-bar "
             f"{config.impala.rho_bar} --impala.c-bar {config.impala.rho_bar}"
+        )
+
+
+def _check_normalized_rows(config: Config) -> None:
+    """A single row has no others to be normalised with: its advantage would be 0."""
+    over, rows = config.algorithm.normalize_advantage, config.columns * config.rollout_steps
+    option = f"{config.algo}.normalize_advantage"
+    if over == "rollout" and config.ranks * rows == 1:
+        raise BadInput(
+            f"{option} is 'rollout', over which advantages get mean 0, and a rollout of 1 env × 1 "
+            f"step is a single row, which would be 0; write --{config.algo}.normalize-advantage "
+            "none, or more --rollout-steps"
+        )
+    if over == "minibatch" and rows == config.minibatch_count:
+        raise BadInput(
+            f"{option} is 'minibatch', over which advantages get mean 0, and minibatches "
+            f"{config.minibatch_count} leaves a single row in each, which would be 0; write "
+            f"--{config.algo}.normalize-advantage {'none' if rows == 1 else 'rollout'}, or fewer "
+            "--minibatches"
         )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
 import io
 import logging
 import os
 import re
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 from .errors import BadInput, PacelineError, StoppedEarly
 
@@ -51,6 +55,12 @@ paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
   --sampled        draw actions from the policy instead of taking the likeliest
 """
 HELP = ("--help", "-h")
+MOST_EPISODES = 10**6
+"""Of one evaluation."""
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+RANK_VARIABLES = {"RANK", "WORLD_SIZE"}
+THREADS_SECONDS = 3.0
+"""That threads of environments have to end when the command is done."""
 ELSEWHERE = {
     "scale": ".bench.scaling.scale",
     "compare": ".bench.comparing.compare",
@@ -68,18 +78,60 @@ def _asks_for_help(arguments: list[str]) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
+    from .machine import adopt_orphans, keep_standard_streams
+
+    arguments = sys.argv[1:] if arguments is None else arguments
+    keep_standard_streams()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could tell how a process ended
+    if arguments[:1] in (["train"], ["resume"], ["eval"]) and not RANK_VARIABLES & set(os.environ):
+        from .watchdog import watched
+
+        watched()
+    adopt_orphans()
     for library in ("OMP", "MKL", "OPENBLAS"):  # before anything numerical is imported
         os.environ[f"{library}_NUM_THREADS"] = "1"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of any encoding, also one without our letters
             stream.reconfigure(errors="backslashreplace")
-    code = run(sys.argv[1:] if arguments is None else arguments)
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    _leave(run(arguments))
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit, with nothing left running, whatever an environment has started."""
+    from .machine import end_descendants
+    from .watchdog import leaving
+
+    code = _flushed(code)
+    leaving()
+    if set(os.environ) >= RANK_VARIABLES:
         # A rank that has lost others is not to wait for what it had begun with them.
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
+    atexit.register(end_descendants)
+    threading.Thread(target=_leave_behind, args=(code,), daemon=True).start()
     sys.exit(code)
+
+
+def _flushed(code: int) -> int:
+    """`code`, or that of bad input where standard output can't take what was printed."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            _complain(BadInput(f"standard output can't be written: {error.strerror}"))
+            code = code or BadInput.exit_code
+    with suppress(OSError):
+        sys.stderr.flush()
+    return code
+
+
+def _leave_behind(code: int) -> None:
+    """End the process though a thread that an environment has started goes on."""
+    from .machine import end_descendants
+
+    time.sleep(THREADS_SECONDS)
+    end_descendants()
+    os._exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -101,6 +153,7 @@ def run(arguments: list[str]) -> int:
         print(f"paceline {version('paceline')}")
         return 0
     try:
+        _refuse_lost_directory()
         if command not in commands:
             raise BadInput(f"{command}: there is no such command; see `paceline --help`")
         return commands[command](rest)
@@ -111,13 +164,23 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if not isinstance(error.filename, str):
+        if error.errno in UNWRITABLE and error.filename is None:
+            _complain(BadInput(f"standard output can't be written: {error.strerror}"))
+        elif isinstance(error.filename, str):
+            _complain(BadInput(f"{error.filename}: {error.strerror}"))
+        else:
             raise  # nobody named what it is about: it is ours
-        _complain(BadInput(f"{error.filename}: {error.strerror}"))
         return BadInput.exit_code
     except KeyboardInterrupt:
-        print("paceline: interrupted", file=sys.stderr)
+        _tell("interrupted")
         return StoppedEarly.exit_code
+
+
+def _refuse_lost_directory() -> None:
+    try:
+        Path.cwd()
+    except OSError:
+        raise BadInput("the current directory has been removed; change to another") from None
 
 
 def _complain(error: PacelineError) -> None:
@@ -130,7 +193,13 @@ def _complain(error: PacelineError) -> None:
         rank = None
     if not rank or not isinstance(error, BadInput):
         prefix = f"rank {rank}: " if rank else ""
-        print(f"paceline: {prefix}{_plain(str(error))}", file=sys.stderr)
+        _tell(f"{prefix}{_plain(str(error))}")
+
+
+def _tell(text: str) -> None:
+    """On standard error, which may have gone: a terminal that was closed, a full disk."""
+    with suppress(OSError):
+        print(f"paceline: {text}", file=sys.stderr, flush=True)
 
 
 def _plain(text: str) -> str:
@@ -190,16 +259,19 @@ def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], rank: int |
     """Train and show it; a signal ends the run after the current iteration."""
     from .console import Console, Silence
     from .machine import CACHE, compiled_cache, end_with
+    from .stopping import Stop, StopNow, handling
 
     os.environ.setdefault(CACHE, compiled_cache())
     if rank is not None:
-        end_with(os.getppid())  # launchers leave ranks behind when they are killed
+        end_with(os.getppid(), at_once=True)  # launchers leave ranks behind when they are killed
+    stop = Stop(insist=rank is None)
     with (
         closing(Silence(rank) if rank else Console()) as console,
         _messages(console),
-        _signals() as stop,
+        handling(stop.handle),
+        suppress(StopNow),
     ):
-        reports = start(lambda: bool(stop))
+        reports = start(stop)
         with closing(reports):  # type: ignore[type-var]
             for report in reports:
                 console.show(report)
@@ -207,10 +279,7 @@ def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], rank: int |
                     break
             else:
                 return 0
-    # To a launcher, anything but 0 is a reason to start again.
-    if rank is not None:
-        return 0
-    raise StoppedEarly(f"stopped by {stop[0] if stop else 'a signal to one of its ranks'}")
+    raise StoppedEarly(f"stopped by {stop.name or 'a signal to one of its ranks'}")
 
 
 @contextmanager
@@ -231,25 +300,6 @@ def _messages(console: Console | Silence) -> Iterator[None]:
         log.removeHandler(handler)
 
 
-@contextmanager
-def _signals() -> Iterator[list[str]]:
-    """A list that gets the name of the first signal; a second one forces the end."""
-    received: list[str] = []
-
-    def handle(number: int, frame: Any) -> None:
-        if received:
-            os._exit(StoppedEarly.exit_code)
-        received.append(signal.Signals(number).name)
-
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(kind, handle) for kind in kinds]
-    try:
-        yield received
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)
-
-
 def _eval(arguments: list[str]) -> int:
     from .flags import Parser
 
@@ -267,6 +317,8 @@ def _eval(arguments: list[str]) -> int:
         raise BadInput("name a run, or a checkpoint with --checkpoint, and not both")
     if not re.fullmatch("[0-9]+", given["episodes"]):
         raise BadInput(f"episodes is {given['episodes']!r}: write a whole number, such as 100")
+    if len(given["episodes"]) > len(str(MOST_EPISODES)) or int(given["episodes"]) > MOST_EPISODES:
+        raise BadInput(f"episodes is {given['episodes'][:40]}; write at most {MOST_EPISODES}")
     from .saved import evaluate_saved
 
     source = Path(given["run"] or given["checkpoint"])

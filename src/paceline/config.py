@@ -211,7 +211,7 @@ class Config:
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the learner computes"""
-    threads: Annotated[int, Ge(0)] = 0
+    threads: Annotated[int, Ge(0), Le(4096)] = 0
     """threads of the learner (0: one for vectors, all cores for images)"""
     compile: Literal["auto", "on", "off"] = "auto"
     """compile the minibatch step, which needs a C++ compiler (auto: if the run is long enough)"""
@@ -252,6 +252,8 @@ class Config:
 
     given: ClassVar[Mapping[str, Any]] = {}
     """what was asked for, as opposed to filled in; each `Config` has its own"""
+    working_directory: ClassVar[str] = ""
+    """where it was made, and where `runs/` is; an environment may change to another"""
 
     def replace(self, **changes: Any) -> Config:
         """The same request with `changes`; what nobody asked for is filled in anew."""
@@ -336,9 +338,6 @@ class Config:
         plain |= {"preset": "none", "env_id": self.env_name}
         if self.encoder is not None:
             plain["encoder"] = name_of(self.encoder)
-        for name in ("log_jsonl", "init_from"):
-            if plain[name]:
-                plain[name] = str(Path(plain[name]).absolute())
         return json.loads(json.dumps(plain))
 
 

@@ -22,6 +22,7 @@ from .config import (
 )
 from .config_files import load_file, plain
 from .errors import BadInput
+from .files import absolute
 from .launcher import launched, local_size
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ GENERAL = ("continuous", "discrete", "images")
 """Presets for environments that nothing was tuned for."""
 SAME_THING = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
 """Two ways to say it."""
+PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
+"""Options that name a path, and how a file is named where ranks meet."""
 STATISTICS = ("normalize_obs", "normalize_return")
 RELATED = {"babyai": "minigrid"}
 """Families of environments that share a preset."""
@@ -48,7 +51,7 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     explicit: dict[str, Any] = {}
     for layer in given:
         explicit = _over(explicit, plain(layer))
-    explicit = _by_name(explicit)
+    explicit = _with_absolute_paths(_by_name(explicit))
     algo = explicit.get("algo", Config.algo)
     preset = _preset(explicit)
     values = _over(ALGORITHM_DEFAULTS.get(str(algo), {}), preset)
@@ -74,8 +77,18 @@ def resolve(*given: Mapping[str, Any]) -> Config:
     if divided := _dividing(config, explicit):
         config = _adapter().validate_python(values | divided)
     check(config)
-    vars(config)["given"] = explicit
+    vars(config).update(given=explicit, working_directory=absolute(""))
     return config
+
+
+def _with_absolute_paths(layer: dict[str, Any]) -> dict[str, Any]:
+    """An environment may change the working directory; a run stays where it was asked for."""
+    found = {name: layer[name] for name in PATHS if isinstance(layer.get(name), str)}
+    rooted = {name: absolute(path) for name, path in found.items() if path}
+    meeting = layer.get("init_method")
+    if isinstance(meeting, str) and meeting.startswith(FILE) and meeting != FILE:
+        rooted["init_method"] = FILE + absolute(meeting.removeprefix(FILE))
+    return layer | rooted
 
 
 def _by_name(layer: dict[str, Any]) -> dict[str, Any]:

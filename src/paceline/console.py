@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,9 +33,10 @@ class Console:
     def say(self, text: str) -> None:
         """A line that stays."""
         if self._live is not None:
-            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            plain = {"highlight": False, "markup": False, "soft_wrap": True}
+            self._try(lambda: self._live.console.print(text, **plain))
         else:
-            self._print(text)
+            self._try(lambda: print(text, file=self._stream, flush=True))
 
     def line(self, text: str) -> bool:
         """A line that the next one takes the place of; False where there can be none."""
@@ -42,13 +44,13 @@ class Console:
             return False
         from rich.text import Text
 
-        self._live.update(Text(text))
+        self._try(lambda: self._live.update(Text(text)))
         return True
 
-    def _print(self, text: str) -> None:
-        """A reader that has gone away, or a full disk, is no reason to stop training."""
+    def _try(self, write: Callable[[], Any]) -> None:
+        """A reader or a terminal that has gone, or a full disk, is no reason to stop training."""
         try:
-            print(text, file=self._stream, flush=True)
+            write()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
@@ -58,10 +60,10 @@ class Console:
         spent = report.fraction
         left = report.time * (1 - spent) / spent if spent > 0 else math.inf
         if self._live is not None:
-            self._live.update(self._panel(report, left))
+            self._try(lambda: self._live.update(self._panel(report, left)))
         elif spent >= 1 or time.monotonic() - self._printed >= self.EVERY:
             self._printed = time.monotonic()
-            self._print(self._line(report, left))
+            self.say(self._line(report, left))
 
     def _smooth(self, report: Report) -> None:
         """A rate that does not jump, and the shares of the phases."""
@@ -110,7 +112,7 @@ class Console:
 
     def close(self) -> None:
         if self._live is not None:
-            self._live.stop()
+            self._try(self._live.stop)
             self._live = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,12 +11,15 @@ import numpy as np
 
 from .agent import Agent
 from .envs import Columns
-from .envs.columns import EnvColumns, episode_seed
+from .envs.columns import MAX_FAILURES, EnvColumns, episode_seed
 from .envs.maker import EnvId, make_columns, source_of
 from .errors import BadInput, EnvironmentFailed
 from .machine import available_cpus
-from .rollout import Pulse, Rollout, still
+from .rollout import Array, Pulse, Rollout, still
+from .space_text import mismatch
 from .stack import Window
+
+log = logging.getLogger("paceline")
 
 SIDE_BY_SIDE = 16
 EVALUATION_SEED = 1_000_003
@@ -103,7 +107,10 @@ def _run(
     sample: bool,
     pulse: Pulse | None,
 ) -> EvalResult:
-    """Episode number e runs in column e mod C: no column is left out for being slow."""
+    """Episode number e runs in column e mod C: no column is left out for being slow.
+
+    An episode in which the environment fails is dropped: the column's next one takes its place.
+    """
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; write 1 or more")
     width = min(episodes, SIDE_BY_SIDE)
@@ -111,19 +118,30 @@ def _run(
         env_id, width, EVALUATION_SEED, longest=NO_LIMIT, threads=available_cpus(), **options
     ) as columns:
         columns.pulse = pulse or still()
-        for role, ours, theirs in (
-            ("observations", agent.network.obs, columns.obs_spec.seen),
-            ("actions", agent.network.act, columns.act_spec),
-        ):
-            if ours != theirs:
-                raise BadInput(f"the policy's {role} are {ours}, the environment's {theirs}")
-        totals, lengths = _play(agent, columns, episodes, sample)
+        ours, theirs = (
+            (agent.network.obs, agent.network.act),
+            (columns.obs_spec.seen, columns.act_spec),
+        )
+        if other := mismatch(ours, theirs):
+            role, wanted, found = other
+            raise BadInput(f"the policy's {role} are {wanted}, the environment's {found}")
+        try:
+            totals, lengths, numbers = _play(agent, columns, episodes, sample)
+        except EnvironmentFailed as error:
+            raise EnvironmentFailed(f"during evaluation {error}") from error
+        if columns.failures:
+            log.warning(
+                "environments failed %d time%s during evaluation; their episodes do not count, "
+                "and others were played instead",
+                columns.failures,
+                "s" if columns.failures > 1 else "",
+            )
     if not np.isfinite(totals).all():
         bad = totals[~np.isfinite(totals)][0]
         raise EnvironmentFailed(f"an environment returned the reward {bad} during evaluation")
     seeds = []
     if isinstance(columns, EnvColumns):
-        seeds = [episode_seed(EVALUATION_SEED, e % width, e // width) for e in range(episodes)]
+        seeds = [episode_seed(EVALUATION_SEED, e % width, k) for e, k in enumerate(numbers)]
     low, high = bootstrap_interval(totals)
     return EvalResult(
         episodes=episodes,
@@ -143,16 +161,16 @@ def _run(
 
 def _play(
     agent: Agent, columns: Columns, episodes: int, sample: bool
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """Returns and lengths by number of episode."""
+) -> tuple[Array, Array, list[int]]:
+    """Returns, lengths, and which of its column's episodes each was, counting dropped ones."""
     width, actor = columns.num_envs, agent.actor(columns.num_envs)
     row = Rollout.allocate(1, width, columns.obs_spec.stored, columns.act_spec.stored)
     window = Window(columns.obs_spec, width) if columns.obs_spec.stack > 1 else None
     parameters = np.empty((width, actor.head.size), np.float32)
     total, length = np.zeros(width), np.zeros(width, np.int64)
     totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
-    played = np.zeros(width, np.int64)
-    """episodes of each column"""
+    numbers, played, dropped = [0] * episodes, [0] * width, [0] * width
+    """played: episodes of each column; dropped: in a row, because its environment failed"""
     columns.reset(row.obs[1])
     row.first[1] = True
     missing = episodes
@@ -169,19 +187,25 @@ def _play(
         else:
             actor.head.greedy(parameters, row.action[0])
         columns.step(0, columns.adapt(row.action[0]), row)
-        if columns.failures:
-            raise EnvironmentFailed("an environment raised during evaluation; see above")
         total += row.reward[0]
         length += row.valid[0]
+        for i in np.flatnonzero(~row.valid[0]):  # it was reset: after an end both are 0 already
+            dropped[i] += bool(length[i])
+            total[i] = length[i] = 0
+            if dropped[i] >= MAX_FAILURES and played[i] * width + i < episodes:
+                raise EnvironmentFailed(
+                    f"the environment of column {i} failed in {MAX_FAILURES} episodes in a row"
+                )
         # A batch can't be told to end an episode: what it goes on with counts as the next one.
         for i in np.flatnonzero(row.done[0] | (length >= NO_LIMIT)):
-            number = int(played[i]) * width + int(i)
+            number = played[i] * width + int(i)
             if number < episodes:
                 totals[number], lengths[number] = total[i], length[i]
+                numbers[number] = int(columns.episode[i])
                 missing -= 1
-            total[i] = length[i] = 0
+            total[i] = length[i] = dropped[i] = 0
             played[i] += 1
-    return totals, lengths
+    return totals, lengths, numbers
 
 
 def bootstrap_interval(

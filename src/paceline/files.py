@@ -8,35 +8,78 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 TEMPORARY = ".tmp-"
+LONGEST_LINE = 2**20
+"""Bytes of the longest line that is read."""
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:  # it was deleted
+        return "/"
+
+
+_STARTED_IN = _here()
+
+
+def absolute(path: str | Path) -> str:
+    return str(Path(_here()) / path)
+
+
+def shown(path: str | Path) -> str:
+    """As its user would write it: short where it lies in the directory they are in.
+
+    An environment may have changed that; then only the whole path is sure to be right.
+    """
+    inside = _here() == _STARTED_IN and Path(path).is_relative_to(_STARTED_IN)
+    return str(Path(path).relative_to(_STARTED_IN) if inside else path)
 
 
 def read_plain(path: Path, most: int | None = None) -> bytes:
     """All of a plain file; `OSError` for a link, a pipe, or more than `most` bytes."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is not a plain file")
-        if most is not None and found.st_size > most:
-            raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, which is too many")
+    with _opened(path, most) as file:
         return file.read()
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file and wait until the disk has it."""
+def read_lines(path: Path, most: int | None = None) -> Iterator[bytes]:
+    """The lines of a plain file, one at a time; `OSError` as of `read_plain`, or for a huge one."""
+    with _opened(path, most) as file:
+        while line := file.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise OSError(errno.EFBIG, f"it has a line of more than {LONGEST_LINE:,} bytes")
+            yield line
+
+
+def _opened(path: Path, most: int | None) -> BinaryIO:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(handle, "rb")
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a plain file")
+    if most is not None and found.st_size > most:
+        file.close()
+        raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, which is too many")
+    return file
+
+
+def write_synced(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a new file, in one piece or several, and wait until the disk has it."""
     handle = os.open(
         path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
     )
     with os.fdopen(handle, "wb") as file:
-        file.write(data)
+        file.writelines([data] if isinstance(data, bytes) else data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Put `data` at `path` so that a reader sees the old file or the new one, never a part."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
@@ -44,7 +87,7 @@ def replace_file(path: Path, data: bytes) -> None:
         write_synced(temporary, data)
         temporary.replace(path)
         sync_directory(path.parent)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 

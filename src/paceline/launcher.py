@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import psutil
 
@@ -19,6 +20,12 @@ LAUNCH = "PACELINE_LAUNCH"
 """What tells one launch from another; the same for all its ranks, however often restarted."""
 LINE = "PACELINE_LINE"
 """Where a rank that `--ranks` has started finds the process that wants it."""
+
+MEETING = "PACELINE_MEETING"
+"""Where the ranks that `--ranks` has started meet, unless an init_method was given."""
+
+STORE = b"\x09\x00\x00\x00refcount/"
+"""How a file begins that torch's FileStore has written."""
 
 asked: float | None = None
 """In a rank that `--ranks` has started: when the user asked for the run."""
@@ -78,6 +85,27 @@ def restarts() -> int:
     """How often this launch has started its ranks again."""
     count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
     return int(count) if _child_of_launcher() and count.isdigit() else 0
+
+
+def init_method(configured: str) -> str:
+    """Where this rank meets the others."""
+    return os.environ.get(MEETING, configured) if configured == "env://" else configured
+
+
+def check_init_method(place: str) -> None:
+    """Refuse a file that is there and is no store of torch's, in which it would hang."""
+    scheme, _, path = place.partition("://")
+    if scheme != "file" or not os.path.lexists(path):
+        return
+    try:
+        if Path(path).is_file():
+            with Path(path).open("rb") as file:
+                if file.read(len(STORE)) in (b"", STORE):
+                    return
+        cause = "which is no file that ranks have met at"
+    except OSError as error:
+        cause = f"which can't be opened: {error.strerror}"
+    raise BadInput(f"init_method is {place!r}, {cause}; name a file that does not exist yet")
 
 
 def local_size(processes: int) -> int:

@@ -171,8 +171,9 @@ class Learner:
         targets = self._algorithm.targets(self._signals(rollout, log_ratio), value)
         advantage = targets.advantage
         if self._algorithm.normalize_advantage == "rollout":
-            mean, var, _ = self._moments(advantage[rollout.valid][:, None])
-            advantage = (advantage - mean) / (np.sqrt(var) + 1e-8)
+            mean, var, count = self._moments(advantage[rollout.valid][:, None])
+            if count > 1:  # a single row is its own mean, and 0 would teach nothing
+                advantage = (advantage - mean) / (np.sqrt(var) + 1e-8)
         rows = Rows(
             inputs=tuple(part[:kept] for part in inputs),
             action=self._tensor(rollout.action),

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
 """Whether other cores see writes in the order in which they were made."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Of glibc's malloc.h."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""Of Linux' prctl.h."""
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -162,8 +165,14 @@ def nameless_file() -> int:
         return os.dup(file.fileno())
 
 
-def end_with(pid: int) -> None:
-    """End this process as soon as another has ended, whatever it is doing."""
+def end_with(pid: int, at_once: bool = False) -> None:
+    """End this process as soon as another has ended, whatever it is doing.
+
+    `at_once`, for a child of that process' first thread: by the kernel, which needs no interpreter
+    that still runs.
+    """
+    if at_once and os.getppid() == pid:
+        end_with_parent()
 
     def watch() -> None:
         try:
@@ -178,6 +187,41 @@ def end_with(pid: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """Be killed when the thread ends that started this process, also if this one hangs (Linux)."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what descendants leave behind, so that it can be ended (Linux)."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants() -> None:
+    """Kill every process that this one, its environments or its libraries have left running."""
+    with suppress(psutil.Error):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if not any("resource_tracker" in word for word in process.cmdline()):
+                    process.kill()  # that one removes shared memory, and ends by itself
+
+
+def keep_standard_streams() -> None:
+    """Open the null device where standard input, output or error is closed.
+
+    Else the next file or socket that is opened takes its number, and is printed into.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def limit_threads(threads: int) -> None:

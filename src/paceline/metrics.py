@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
 import os
+import stat
 import time
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from .errors import BadInput
-from .files import read_plain, replace_file
+from .files import read_lines, replace_file, shown
 
 log = logging.getLogger("paceline")
 
@@ -89,31 +91,88 @@ def _clean(value: Any) -> Any:
 
 
 class JsonLines:
-    """One JSON object per report, each written whole or, on a full disk, not at all."""
+    """One JSON object per report, each written whole or not at all; never waits for a reader."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, own: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._file = path.open("ab", buffering=0)
-        self._lost = 0
+        self.path, self._own = path, own
+        self._file = _reserved.pop(path) if path in _reserved else _opened(path, own)
+        self._torn = self._warned = False
 
     def write(self, report: Report) -> None:
-        size = os.fstat(self._file.fileno()).st_size
+        if self._own:
+            self._find_again()
         line = (json.dumps(report.as_dict()) + "\n").encode()
+        if self._torn:
+            line = b"\n" + line
         try:
-            written = self._file.write(line)
+            written = os.write(self._file, line)
             if written == len(line):
+                self._torn = False
                 return
+            self._torn = True
             cause = "the disk is full"
+            if stat.S_ISREG(os.fstat(self._file).st_mode):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                self._torn = False
+        except BlockingIOError:
+            cause = "whoever reads it is too slow"
         except OSError as error:
             cause = error.strerror or str(error)
-        self._file.truncate(size)
-        self._lost += 1
-        if self._lost == 1:
-            log.warning("%s can't be written: %s; training goes on", self._path, cause)
+        self._warn(cause)
+
+    def _warn(self, cause: str) -> None:
+        if not self._warned:
+            log.warning("%s can't be written: %s; training goes on", shown(self.path), cause)
+        self._warned = True
+
+    def _find_again(self) -> None:
+        """A file that was deleted is written again; in one that was replaced, the run goes on."""
+        try:
+            if os.path.samestat(self.path.lstat(), os.fstat(self._file)):
+                return
+            what = "was replaced; the run goes on in the new one"
+        except OSError:
+            what = "was deleted; it is written again"
+        try:
+            if not os.path.lexists(self.path):
+                with os.fdopen(os.dup(self._file), "rb") as old:
+                    old.seek(0)
+                    replace_file(self.path, iter(lambda: old.read(2**20), b""))
+            file = _opened(self.path, self._own)
+        except OSError as error:
+            self._warn(error.strerror or str(error))
+            return
+        os.close(self._file)
+        self._file = file
+        log.warning("%s %s", shown(self.path), what)
 
     def close(self) -> None:
-        self._file.close()
+        os.close(self._file)
+
+
+_reserved: dict[Path, int] = {}
+
+
+def reserve(path: Path) -> None:
+    """Open what a `JsonLines` will write; a pipe's reader would leave if it were closed between."""
+    _reserved[path] = _opened(path)
+
+
+def _opened(path: Path, own: bool = False) -> int:
+    """A descriptor that appends to a file, or to a pipe that has a reader, without waiting.
+
+    The run's `own` file can also be read from it, and is not reached through a link.
+    """
+    flags = os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_RDWR | os.O_NOFOLLOW if own else os.O_WRONLY
+    try:
+        return os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        text = "nobody reads from this pipe; start its reader first"
+        raise OSError(errno.ENXIO, text, str(path)) from None
 
 
 def cut_back(path: Path, iteration: int, own: bool = True) -> None:
@@ -123,17 +182,34 @@ def cut_back(path: Path, iteration: int, own: bool = True) -> None:
     """
     if not path.exists():
         return
-    kept, strangers = [], 0
-    lines = read_plain(path).splitlines(keepends=True)
-    for line in lines:
-        try:
-            if json.loads(line)["iter"] <= iteration and line.endswith(b"\n"):
-                kept.append(line)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            strangers += line is not lines[-1]  # the last may be torn
-    if not own and (strangers or (lines and not kept and not lines[-1].startswith(b'{"time"'))):
-        raise BadInput(f"{path} is not a file of metrics; name another with --log-jsonl")
-    replace_file(path, b"".join(kept))
+    try:
+        if not own and not _of_metrics(path):
+            raise BadInput(f"{shown(path)} is not a file of metrics; name another with --log-jsonl")
+        kept = (line for line in read_lines(path) if _iteration(line) <= iteration)
+        replace_file(path, (line for line in kept if line.endswith(b"\n")))
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        text = f"{shown(path)} is not a file of metrics ({error.strerror}); repair or remove it"
+        raise BadInput(text) from None
+
+
+def _iteration(line: bytes) -> float:
+    """Of a report; infinite for anything else."""
+    try:
+        return float(json.loads(line)["iter"])
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return math.inf
+
+
+def _of_metrics(path: Path) -> bool:
+    """Whether every line is a report, but for the last, which may be torn."""
+    reports, last = 0, b""
+    for line in read_lines(path):
+        if last and _iteration(last) == math.inf:
+            return False
+        reports, last = reports + bool(last), line
+    return reports > 0 or not last or last.startswith(b'{"time"')
 
 
 class TensorBoard:
@@ -168,6 +244,8 @@ class TensorBoard:
         if time.monotonic() - self._written < self.EVERY:
             return
         self._written = time.monotonic()
+        if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
+            self._give_up(OSError(errno.ENOENT, "its file was deleted"))
         values = report.as_dict()
         for name in ("steps", "iter", "eval_return"):
             values.pop(name)
@@ -192,7 +270,8 @@ class TensorBoard:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        log.warning("%s can't be written: %s; no more curves", self._folder, error.strerror)
+        folder = shown(self._folder)
+        log.warning("%s can't be written: %s; no more curves", folder, error.strerror)
         self.close()
 
     def close(self) -> None:

@@ -17,10 +17,12 @@ from .build import Parts
 from .clock import Clock
 from .config import Config
 from .errors import PacelineError, StoppedEarly
-from .files import replace_file
+from .files import replace_file, shown
+from .held import HeldRun
 from .metrics import JsonLines, Report, TensorBoard
 from .rollout import Array
 from .rundir import EVALUATION, METRICS, RUN, add_to_run, fixed
+from .stopping import interruptible
 
 log = logging.getLogger("paceline")
 
@@ -42,11 +44,13 @@ class Recorder:
         self._config, self._folder, self._parts, self._progress = config, folder, parts, progress
         self._clock = Clock(asked, progress)
         self._writes = parts.sync.rank == 0
+        self._held: HeldRun | None = None
         self._lines: list[JsonLines] = []
         self._board = None
         if self._writes:
-            paths = [folder / METRICS, *([Path(config.log_jsonl)] if config.log_jsonl else [])]
-            self._lines = [JsonLines(path) for path in paths]
+            self._held = HeldRun(folder, config)
+            self._lines = [JsonLines(folder / METRICS, own=True)]
+            self._lines += [JsonLines(Path(config.log_jsonl))] if config.log_jsonl else []
         if self._writes and config.track == "tensorboard":
             purge = progress.steps + 1 if progress.iter else None
             self._board = TensorBoard(folder / "events", purge)
@@ -64,15 +68,18 @@ class Recorder:
             lines.close()
         if self._board is not None:
             self._board.close()
+        if self._held is not None:
+            self._held.close()
 
     def record(self, report: Report) -> Report:
         """Evaluate if it is time; write the report; save if it is time."""
         before, better, due = self._progress.best, False, False
         if self._writes:
+            gone = self._look_after_directory()
             if self._clock.startup is None:
                 self._note_startup(self._clock.start(report))
             report, better = self._written(self._clock.apart(report))
-            due = better or self._timely(report)
+            due = gone or better or self._timely(report)
         self._steps = report.steps
         if not self._any(due):
             return report
@@ -83,7 +90,28 @@ class Recorder:
             elif better:
                 self._progress.best = before
             self._prune()
+        if lost := self._lost():
+            where = f"go on with `paceline resume {shown(self._folder)}`"
+            raise StoppedEarly(f"{lost}; {where if saved else 'no checkpoint could be written'}")
         return report
+
+    def _look_after_directory(self) -> bool:
+        """Whether a checkpoint is due since the run was moved, or what was saved is deleted."""
+        if self._held is None:
+            return False
+        if moved := self._held.check():
+            self._folder = self._held.folder
+            self._lines[0].path = self._folder / METRICS
+        newest = self._folder / "checkpoints" / f"{self._saved_iter:08d}"
+        missing = self._saved_iter >= 0 and not newest.exists()
+        if missing:
+            self._saved_iter = -1
+            if not moved:
+                log.warning("%s was deleted; the run is saved anew", shown(newest))
+        return moved or missing
+
+    def _lost(self) -> str | None:
+        return self._held.lost if self._held is not None else None
 
     def _written(self, report: Report) -> tuple[Report, bool]:
         """The report with its evaluation, if it was time; and whether that was the best so far."""
@@ -127,6 +155,8 @@ class Recorder:
             return
         facts = {"seconds": round(seconds, 3), "compile_seconds": round(compiling, 3)}
         self._try(RUN, lambda: add_to_run(self._folder, startup=facts))
+        if self._held is not None:
+            self._try(RUN, self._held.remember_facts)
 
     def finish(self) -> None:
         """The budget is spent: the last checkpoint, and the evaluation of what was learnt."""
@@ -149,23 +179,27 @@ class Recorder:
 
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""
+        if self._parts.sampler is not None and self._parts.sampler.state() is None:
+            log.info("stopped before the first step: there is nothing to save yet")
+            return
         self._save_at_last()
         if self._writes:
-            log.info("saved; go on with `paceline resume %s`", self._folder)
+            log.info("saved; go on with `paceline resume %s`", shown(self._folder))
 
     def fail(self, error: PacelineError) -> None:
         """Keep the state before the iteration that failed, if no other rank is needed for it."""
         saved = self._save() if self._parts.sync.size == 1 else None
         if saved:
-            error.args = (f"{error}\nthe last good state is in {saved}",)
+            error.args = (f"{error}\nthe last good state is in {shown(saved)}",)
 
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
         agent = Agent(parts.network, self._weights())
         world, pulse = parts.world, parts.sync.pulse
-        result = evaluation.run(
-            agent, world.env_id, world.options, config.eval_episodes, pulse=pulse
-        )
+        with interruptible():
+            result = evaluation.run(
+                agent, world.env_id, world.options, config.eval_episodes, pulse=pulse
+            )
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None
         result = replace(result, checkpoint=saved, env_id=config.env_name)
@@ -176,10 +210,11 @@ class Recorder:
 
     def _save(self, evaluated: float | None = None) -> Path | None:
         """A checkpoint of this moment; None where the disk refused it, which is said."""
-        progress, folder = self._progress, self._folder / "checkpoints"
         arrays = self._state()  # takes all ranks, whether or not it is needed
         if arrays is None or not self._writes:
             return None
+        self._look_after_directory()
+        progress, folder = self._progress, self._folder / "checkpoints"
         if self._saved_iter == progress.iter:
             return folder / f"{progress.iter:08d}"
         content = checkpoint.Checkpoint(
@@ -224,10 +259,13 @@ class Recorder:
         return {name: weight.numpy(force=True).copy() for name, weight in named.items()}
 
     def _save_at_last(self) -> None:
-        if self._save() is None and self._writes:
+        saved = self._save()
+        if lost := self._lost():
+            log.warning("%s", lost)
+        if saved is None and self._writes:
             raise StoppedEarly(
                 "the last checkpoint could not be written; earlier ones are whole: free some "
-                f"space, then `paceline resume {self._folder}`"
+                f"space, then `paceline resume {shown(self._folder)}`"
             )
         self._prune()
 
@@ -241,7 +279,7 @@ class Recorder:
             return write()
         except OSError as error:
             if name not in self._refused:
-                path = self._folder / name
+                path = shown(self._folder / name)
                 log.warning("%s can't be written: %s; training goes on", path, error.strerror)
             self._refused.add(name)
             return None

@@ -16,6 +16,7 @@ from .machine import Usage
 from .metrics import Report
 from .rollout import Array, Episode, Rollout
 from .samplers import Sampler
+from .stopping import StopNow
 from .sync import Sync
 
 if TYPE_CHECKING:
@@ -41,7 +42,12 @@ def ring(
     meter = Meter(progress, learner, sync, sampler.t_wait)
     while (spent := budget.fraction(progress)) < 1.0:
         meter.begin()
-        rollout = sampler.collect()
+        try:
+            rollout = sampler.collect()
+        except StopNow:
+            if meter.iters:  # since the last report
+                yield meter.report(spent, True)
+            raise
         meter.collected()
         lag = learner.version - rollout.version
         metrics = learner.update(rollout, 1.0 - spent)

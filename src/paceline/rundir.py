@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
+import logging
 import os
+import shlex
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,20 @@ from .config import BUDGETS, Config
 from .config_files import load_file
 from .configure import resolve
 from .errors import BadInput, StoppedEarly
-from .files import read_plain, replace_file, strange
+from .files import absolute, read_plain, replace_file, shown, strange
 from .launcher import launch_name, launched
+from .lock import LOCK, check_path
 from .machine import Choices
-from .metrics import cut_back
+from .metrics import cut_back, reserve
+from .words import printable
 
+log = logging.getLogger("paceline")
+
+Settings = dict[str, Any]
+"""Options by name."""
 CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"
 FOLDERS = ("checkpoints", "events", "video")
 OURS = (CONFIG, METRICS, RUN, EVALUATION, *FOLDERS)
-LOCK = ".lock"
 MOST_BYTES = 2**20
 """Size of the largest run.json that is read."""
 MOST_THREADS = 4096
@@ -51,50 +56,14 @@ CHANGEABLE = {
 """What a resumed run may do differently: none of it alters learning."""
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing the same run; the kernel lets go when this one ends."""
-    _check_path("output_dir", str(folder))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.fdopen(os.open(folder / LOCK, flags, 0o666), "rb")
-    except OSError as error:
-        raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{folder} is being written by another process; wait for it") from None
-        _locks.add(file.fileno())
-        try:
-            yield
-        finally:
-            _locks.discard(file.fileno())
-
-
-_locks: set[int] = set()
-"""Descriptors of the locks that this process holds."""
-
-
-def _let_go() -> None:
-    """In what an environment has forked, which may outlive this process, and its lock with it."""
-    for lock in _locks:
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, lock)
-        os.close(nothing)
-
-
-os.register_at_fork(after_in_child=_let_go)
-
-
 def refuse_to_lose(folder: Path, config: Config) -> None:
     """A directory that holds a run, or anything that one would replace, needs --overwrite."""
-    _check_path("output_dir", str(folder))
+    check_path("output_dir", str(folder))
     held = [name for name in OURS if (folder / name).exists()]
     if held and not config.overwrite and not begun_by_this_launch(folder):
+        place = shown(folder)
         raise BadInput(
-            f"{folder} already holds a run ({held[0]}); go on with `paceline resume {folder}`, "
+            f"{place} already holds a run ({held[0]}); go on with `paceline resume {place}`, "
             "choose another --output-dir, or replace it with --overwrite"
         )
 
@@ -130,9 +99,9 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
             "encoder_is_callable": callable(config.encoder),
         }
         replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
-        _write_config(folder, config)  # last: from here on it is a run
+        write_config(folder, config)  # last: from here on it is a run
     except OSError as error:
-        raise BadInput(f"output_dir {folder} can't be written: {error.strerror}") from None
+        raise BadInput(f"output_dir {shown(folder)} can't be written: {error.strerror}") from None
 
 
 def add_to_run(folder: Path, **facts: Any) -> None:
@@ -143,32 +112,25 @@ def add_to_run(folder: Path, **facts: Any) -> None:
 
 def _claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
     """Make sure that `log_jsonl` can be written, and that nothing is lost by it."""
-    _check_path("log_jsonl", str(path))
+    check_path("log_jsonl", str(path))
     if path.absolute() == (folder / METRICS).absolute():
-        raise BadInput(f"log_jsonl {path} is the run's own metrics file; name another, or none")
+        raise BadInput(
+            f"log_jsonl {shown(path)} is the run's own metrics file; name another, or none"
+        )
     if path.is_file() and path.stat().st_size and not overwrite:
-        raise BadInput(f"log_jsonl {path} already exists; name another, or give --overwrite")
+        raise BadInput(f"log_jsonl {shown(path)} already exists; name another, or give --overwrite")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() or not path.exists():
-            path.write_bytes(b"")
-        elif path.is_dir():
-            raise IsADirectoryError(21, "it is a directory")
+        reserve(path)
+        if path.is_file():
+            os.truncate(path, 0)
     except OSError as error:
-        raise BadInput(f"log_jsonl {path} can't be written: {error.strerror}") from None
+        raise BadInput(f"log_jsonl {shown(path)} can't be written: {error.strerror}") from None
 
 
-def _check_path(name: str, path: str) -> None:
-    try:
-        if "\0" not in path and os.fsencode(path):
-            return
-    except UnicodeError:
-        pass
-    raise BadInput(f"{name} is {path!r}, which no file system takes; write a plain path")
-
-
-def _write_config(folder: Path, config: Config) -> None:
-    text = yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True)
+def write_config(folder: Path, config: Config, unused: Settings | None = None) -> None:
+    content = config.as_dict() | (unused or {})
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     replace_file(folder / CONFIG, text.encode())
 
 
@@ -190,7 +152,9 @@ def read_run(folder: Path) -> tuple[dict[str, Any], Choices]:
         return facts, choices
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         cause = str(error)[:200]
-        raise BadInput(f"{folder / RUN} can't be read ({cause}): it can't be resumed") from None
+        raise BadInput(
+            f"{shown(folder / RUN)} can't be read ({cause}): it can't be resumed"
+        ) from None
 
 
 def refuse_strange(run: Path) -> None:
@@ -198,15 +162,15 @@ def refuse_strange(run: Path) -> None:
     checkpoints = run / "checkpoints"
     for name in (*OURS, LOCK):
         if cause := strange(run / name, name in FOLDERS):
-            raise BadInput(f"{run / name} {cause}; remove it if you trust the rest")
+            raise BadInput(f"{shown(run / name)} {cause}; remove it if you trust the rest")
     ours: list[Path] = []
     try:
         ours += [*checkpoints.glob(f"{checkpoint.DAMAGED}*"), *checkpoint.saved(checkpoints)]
     except OSError as error:
-        raise BadInput(f"{run} can't be read: {error.strerror}") from None
+        raise BadInput(f"{shown(run)} can't be read: {error.strerror}") from None
     for path in ours:
         if cause := strange(path):
-            raise BadInput(f"{path} {cause}; remove it if you trust the rest")
+            raise BadInput(f"{shown(path)} {cause}; remove it if you trust the rest")
 
 
 def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
@@ -215,7 +179,7 @@ def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
     try:
         config = resolve(stored)
     except BadInput as error:
-        raise BadInput(f"{run / CONFIG}: {error}") from None
+        raise BadInput(f"{shown(run / CONFIG)}: {error}") from None
     if not changes:
         return config
     if any(changes.get(name) is not None for name in BUDGETS):
@@ -239,17 +203,26 @@ def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:
 def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choices]:
     """The configuration of a run that is to go on, and the choices it was begun with."""
     if not (folder / CONFIG).exists() and not (folder / CONFIG).is_symlink():
-        raise BadInput(f"{folder} holds no run: there is no {CONFIG} in it")
+        raise BadInput(f"{shown(folder)} holds no run: there is no {CONFIG} in it")
     refuse_strange(folder)
+    stored = load_file(folder / CONFIG)
     objects = {name for name in ("env_id", "encoder") if callable(changes.get(name))}
+    said_again = {"init_from"} if _same_start(stored, changes) else set()
     for name in changes:
-        if name not in CHANGEABLE | objects:
+        if name not in CHANGEABLE | objects | said_again:
             allowed = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(CHANGEABLE))
             raise BadInput(
                 f"{name} can't change when a run is resumed, since it alters what is learnt; "
                 f"what can: {allowed}"
             )
-    config = run_config(folder, changes)
+    unused = {name: getattr(Config, name) for name in leading_out(folder, stored, changes)}
+    config = run_config(folder, changes | unused)
+    if config.init_from and not said_again and not checkpoint.saved(folder / "checkpoints"):
+        raise BadInput(
+            f"{shown(folder)} has no checkpoint yet, and its {CONFIG} says that it began with the "
+            f"weights of {config.init_from}; to read them again, write --init-from "
+            f"{shlex.quote(config.init_from)}"
+        )
     made_with, choices = read_run(folder)
     for name, key in (("env_id", "env_is_callable"), ("encoder", "encoder_is_callable")):
         if made_with.get(key) and name not in objects:
@@ -260,15 +233,57 @@ def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choic
     return config, choices
 
 
-def rewind(folder: Path, config: Config, iteration: int) -> None:
-    """Take back what was written after `iteration`, which will be written again."""
-    known = load_file(folder / CONFIG).get("log_jsonl")
+def _same_start(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    source = changes.get("init_from")
+    return isinstance(source, str) and absolute(source) == stored.get("init_from")
+
+
+def leading_out(folder: Path, stored: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
+    """What a run's own files say that leads out of it, and nobody has said again: it isn't used."""
+    found = {}
+    copy, meeting = stored.get("log_jsonl"), stored.get("init_method")
+    if copy and "log_jsonl" not in changes and not _inside(folder, str(copy)):
+        found["log_jsonl"] = copy
+    if meeting and "init_method" not in changes and not str(meeting).startswith("env://"):
+        found["init_method"] = meeting
+    return found
+
+
+def _inside(folder: Path, path: str) -> bool:
+    """Whether a file lies in a run, links followed, and is none that the run itself writes."""
     try:
-        if config.log_jsonl and str(Path(config.log_jsonl).absolute()) != known:
-            _claim_copy(Path(config.log_jsonl), False, folder)
-        elif config.log_jsonl:
-            cut_back(Path(config.log_jsonl), iteration, own=False)
-        _write_config(folder, config)
+        real, run = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+        return real.is_relative_to(run) and real.relative_to(run).parts[0] not in (*OURS, LOCK)
+    except (ValueError, IndexError):
+        return False
+
+
+def _warn_of(unused: Settings, folder: Path, config: Config) -> None:
+    for name, consequence, matters in (
+        ("log_jsonl", "is not written to", True),
+        ("init_method", "is not where ranks meet", config.processes > 1),
+    ):
+        if name in unused and matters:
+            value = printable(str(unused[name]))[:200]
+            log.warning(
+                "%s of %s leads out of the run: %s %s; if it is meant, write --%s %s",
+                *(name, shown(folder / CONFIG), value, consequence),
+                *(name.replace("_", "-"), shlex.quote(value)),
+            )
+
+
+def rewind(folder: Path, config: Config, iteration: int, changes: Mapping[str, Any]) -> None:
+    """Take back what was written after `iteration`, which will be written again."""
+    stored = load_file(folder / CONFIG)
+    unused = leading_out(folder, stored, changes)
+    _warn_of(unused, folder, config)
+    try:
+        copy = Path(config.log_jsonl) if config.log_jsonl else None
+        if copy and str(copy) == stored.get("log_jsonl") and copy.is_file():
+            cut_back(copy.resolve(), iteration, own=False)
+        elif copy:
+            _claim_copy(copy, False, folder)
         cut_back(folder / METRICS, iteration)
+        write_config(folder, config, unused)
     except OSError as error:
-        raise StoppedEarly(f"{folder} can't be written: {error.strerror}") from None
+        raise StoppedEarly(f"{shown(folder)} can't be written: {error.strerror}") from None

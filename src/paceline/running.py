@@ -15,19 +15,27 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from . import checkpoint, machine, shards
+from .agent import saved_network
 from .arrays import fitting
 from .budget import Budget, Progress
 from .build import Parts, build, world_of
 from .choices import warn_of_crowding
 from .config import BUDGETS, Config
 from .configure import fitted
+from .envs.maker import World
+from .envs.replaying import Difference
 from .errors import BadInput, Diverged, EnvironmentFailed
+from .files import shown
+from .lock import locked
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
-from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
+from .rundir import CONFIG, claim, fixed, read_run, resumed_config, rewind
+from .samplers.block import listed
 from .samplers.serial import Serial
+from .space_text import mismatch
 from .start import start_from
+from .stopping import StopNow, interruptible
 from .sync import Sync
 from .words import printable
 
@@ -54,10 +62,13 @@ def start(
     asked: float,
 ) -> Iterator[Report]:
     """A run from its beginning, in a new folder if none is given; `asked` for at that time."""
-    world = world_of(config)
+    with interruptible():
+        world = world_of(config)
     config = fitted(config, world.obs_spec, world.act_spec)
     _agree_on(config, sync)
-    with build(config, world=world, sync=sync) as parts, ExitStack() as stack:
+    with ExitStack() as stack:
+        with interruptible():
+            parts = stack.enter_context(build(config, world=world, sync=sync))
         if config.init_from:
             start_from(config.init_from, parts)
         if sync.rank == 0:
@@ -81,8 +92,12 @@ def go_on(
             checkpoint.sweep(folder / "checkpoints")
             if checkpoint.saved(folder / "checkpoints"):
                 newest = _newest(folder / "checkpoints")
-        found: tuple[Path, checkpoint.Checkpoint] | None = sync.gather(newest)[0]
-        parts = stack.enter_context(build(config, choices, sync=sync))
+        found = _sent_by_rank_0(newest, sync)
+        with interruptible():
+            world = world_of(config)
+            if found is not None:
+                _refuse_other_spaces(*found, world)
+            parts = stack.enter_context(build(config, choices, world, sync))
         progress = Progress()
         if found is not None:
             progress = _restore(*found, config, parts)
@@ -90,10 +105,22 @@ def go_on(
             start_from(config.init_from, parts)
         if sync.rank == 0:
             if found is None:
-                log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
-            rewind(folder, config, progress.iter)
+                log.warning("%s has no checkpoint yet; it starts from the beginning", shown(folder))
+            rewind(folder, config, progress.iter, changes)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
+
+
+def _refuse_other_spaces(path: Path, found: checkpoint.Checkpoint, world: World) -> None:
+    """The policy was made for the environment as it was."""
+    network = saved_network(path, found)
+    changed = mismatch((network.obs, network.act), (world.obs_spec.seen, world.act_spec))
+    if changed:
+        role, was, now = changed
+        raise BadInput(
+            f"the environment has changed: its {role} were {was} when {path} was made, and are "
+            f"{now} now; put it back as it was, or begin a new run"
+        )
 
 
 def _agree_on(config: Config, sync: Sync) -> None:
@@ -145,7 +172,7 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
         "" if choices.threads == 1 else "s",
         choices.device,
         "compiled" if choices.compiled else "eager",
-        folder,
+        shown(folder),
     )
     warn_of_crowding(config, choices.threads)
 
@@ -187,7 +214,7 @@ def _record(
             if budget.scored(progress.recent) and parts.sync.rank == 0:
                 log.info("the last episodes' mean return has reached %g", config.stop_at_return)
             recorder.finish()
-        except GeneratorExit:
+        except (GeneratorExit, StopNow):
             recorder.stop()
             raise
         except (EnvironmentFailed, Diverged) as error:
@@ -211,15 +238,26 @@ def _newest(checkpoints: Path) -> tuple[Path, checkpoint.Checkpoint]:
     return path, found
 
 
+def _sent_by_rank_0(
+    newest: tuple[Path, checkpoint.Checkpoint] | None, sync: Sync
+) -> tuple[Path, checkpoint.Checkpoint] | None:
+    """Rank 0's checkpoint and where it lies, on every rank."""
+    if not sync.path:  # nobody to talk to
+        return newest
+    sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
+    return sent and (Path(sent[0]), checkpoint.Checkpoint(**sent[1]))
+
+
 def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Parts) -> Progress:
     facts, sync = _checked(path, found.facts), parts.sync
     for name, value in fixed(config).items():
         if facts["config"].get(name, value) != value:
             raise BadInput(
-                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when {path} "
-                "was made; put it back, since it alters what is learnt"
+                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when "
+                f"{shown(path)} was made; put it back, since it alters what is learnt"
             )
-    began, different = time.perf_counter(), []
+    began = time.perf_counter()
+    different: list[Difference] = []
     try:
         learner, sampler = shards.taken(found.arrays, sync.rank, sync.size)
         fitting(learner, parts.learner.state())
@@ -229,19 +267,21 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         elif parts.sampler is not None:
             different = parts.sampler.restore(sampler)
     except (ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise BadInput(f"{path / 'state.safetensors'} does not fit this run: {error}") from None
+        raise BadInput(
+            f"{shown(path / 'state.safetensors')} does not fit this run: {error}"
+        ) from None
     if different:
         log.warning(
-            "the environments of columns %s did not replay to the same observation; they begin "
-            "a new episode, and the run goes on, but not exactly as it would have",
-            ", ".join(map(str, different)),
+            "the environments of columns %s did not replay to the same observation and return; "
+            "they begin a new episode, and the run goes on, but not exactly as it would have",
+            listed(different),
         )
     if parts.sampler is not None:
         parts.sampler.publish(parts.learner.weights, parts.learner.version)
     progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
     progress.recent.extend(facts["recent"])
     if sync.rank == 0:
-        log.info("resuming from %s (%.1f s)", path, time.perf_counter() - began)
+        log.info("resuming from %s (%.1f s)", shown(path), time.perf_counter() - began)
         if facts["evaluated"] and facts["evaluated"] == facts["best"]:
             checkpoint.mark_best(path)  # in case the run was killed before it could
     return progress
@@ -266,7 +306,9 @@ def _checked(path: Path, facts: dict[str, Any]) -> Facts:
     except ValidationError as error:
         cause = error.errors()[0]
         place = ".".join(str(part) for part in cause["loc"])
-        raise BadInput(f"{path / 'state.json'}: {place}: {cause['msg']}") from None
+        raise BadInput(f"{shown(path / 'state.json')}: {place}: {cause['msg']}") from None
     if checked["iter"] != int(path.name):
-        raise BadInput(f"{path / 'state.json'}: iter is {checked['iter']}, not {int(path.name)}")
+        raise BadInput(
+            f"{shown(path / 'state.json')}: iter is {checked['iter']}, not {int(path.name)}"
+        )
     return checked

@@ -12,7 +12,7 @@ from . import evaluation
 from .agent import Agent, from_checkpoint, locate
 from .checkpoint import Checkpoint
 from .errors import BadInput
-from .files import replace_file
+from .files import absolute, replace_file, shown
 from .policy.network import Encoder
 from .rundir import CONFIG, EVALUATION, read_run, refuse_strange, run_config
 
@@ -32,7 +32,7 @@ def load(source: str | Path, encoder: Encoder | None = None) -> Agent:
 
 def _run_of(source: Path) -> Path | None:
     """The run that `source` is, or that it is a checkpoint of; with nothing strange in it."""
-    run = source if (source / "checkpoints").exists() else source.absolute().parent.parent
+    run = source if (source / "checkpoints").exists() else Path(absolute(source)).parent.parent
     if not (run / CONFIG).exists():
         return None
     refuse_strange(run)
@@ -62,10 +62,13 @@ def evaluate_saved(
 
     A run's eval.json then holds the result.
     """
+    source = Path(absolute(source))  # the environment may change the working directory
     run = _run_of(source)
     path, found = locate(source)
     if run is None and env_id is None:
-        raise BadInput(f"{source} is not inside a run directory; say where to play with --env-id")
+        raise BadInput(
+            f"{shown(source)} is not inside a run directory; say where to play with --env-id"
+        )
     config = run_config(run) if run else None
     agent = from_checkpoint(path, found, _encoder_of(run, found))
     if run is not None and env_id is None and _made_with(run).get("env_is_callable"):
@@ -80,10 +83,10 @@ def evaluate_saved(
     # Never the checkpoint's word for it, which would be imported.
     name = env_id or (config.env_name if config else "")
     result = evaluation.run(agent, name, options, episodes, sample)
-    result = replace(result, checkpoint=str(path), env_id=name)
+    result = replace(result, checkpoint=shown(path), env_id=name)
     if run is not None:
         try:
             replace_file(run / EVALUATION, json.dumps(result.as_dict(), indent=1).encode())
         except OSError as error:
-            log.warning("%s can't be written: %s", run / EVALUATION, error.strerror)
+            log.warning("%s can't be written: %s", shown(run / EVALUATION), error.strerror)
     return result

@@ -5,23 +5,54 @@ Nothing heavy is imported before it is needed: a process that only starts others
 
 from __future__ import annotations
 
+import atexit
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from datetime import datetime
+from functools import partial, wraps
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
+from weakref import WeakSet
 
 from .config import Config
 from .errors import BadInput
+from .files import absolute, shown
 from .launcher import asked_at, launch_name
 from .metrics import Report
 from .ranks.launch import job, launch
 from .rundir import CONFIG, begun_by_this_launch, refuse_to_lose, resumed_config
 
+P = ParamSpec("P")
 
-def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Iterator[Report]:
+_running: WeakSet[Generator[Report, None, None]] = WeakSet()
+"""Runs that have begun; those that a script has left in the middle are ended, saved, when it is."""
+
+
+@atexit.register
+def _end_runs() -> None:
+    for reports in list(_running):
+        with suppress(ValueError):  # it is what ends the script
+            reports.close()
+
+
+def _ended_with_script(
+    begin: Callable[P, Generator[Report, None, None]],
+) -> Callable[P, Iterator[Report]]:
+    @wraps(begin)
+    def begun(*arguments: P.args, **options: P.kwargs) -> Iterator[Report]:
+        reports = begin(*arguments, **options)
+        _running.add(reports)
+        return reports
+
+    return begun
+
+
+@_ended_with_script
+def train(
+    config: Config, stopping: Callable[[], bool] = lambda: False
+) -> Generator[Report, None, None]:
     """Train, writing the run directory, and yield a report after every iteration or few.
 
     Leaving the loop early ends the run cleanly, with a checkpoint to resume from. Reports may be
@@ -31,8 +62,9 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
     asked, writes = asked_at(), config.rank in (None, 0)
     if config.output_dir and writes:
         refuse_to_lose(Path(config.output_dir), config)
+    runs = Path(config.working_directory) / "runs"
     if config.processes > 1 and config.rank is None:
-        made = None if config.output_dir else _new_folder(config)
+        made = None if config.output_dir else _new_folder(runs, config)
         moved = config.at(str(made)) if made else config
         try:
             yield from launch(job("train", moved, config.env_id), config, stopping)
@@ -45,43 +77,48 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Itera
     from .running import go_on, start
 
     with closing(make_sync(config)) as sync:
-        folder = _folder(config) if writes else None
+        folder = _folder(runs, config) if writes else None
         going_on = folder if writes and _to_be_continued(folder) else None
-        if begun := sync.gather(going_on)[0]:
-            values = {name: getattr(config, name) for name in ("env_id", "encoder")}
-            objects = {name: value for name, value in values.items() if callable(value)}
-            yield from go_on(begun, sync, stopping, asked, objects)
+        if begun := sync.gather(going_on and str(going_on))[0]:
+            yield from go_on(Path(begun), sync, stopping, asked, _own_words(config))
         else:
-            yield from start(config, folder, _new_folder, sync, stopping, asked)
+            yield from start(config, folder, partial(_new_folder, runs), sync, stopping, asked)
 
 
+@_ended_with_script
 def resume(
     run: str | Path, stopping: Callable[[], bool] = lambda: False, **changes: Any
-) -> Iterator[Report]:
+) -> Generator[Report, None, None]:
     """Go on with a run from its newest whole checkpoint, as if it had never stopped.
 
     The budget may be extended, and logging and evaluation changed; nothing that alters learning.
     """
-    asked = asked_at()
-    config, _ = resumed_config(Path(run), changes)
+    asked, folder = asked_at(), Path(absolute(run))
+    config, _ = resumed_config(folder, changes)
     if config.processes > 1 and config.rank is None:
-        yield from launch(job("resume", str(run), config.env_id, **changes), config, stopping)
+        yield from launch(job("resume", str(folder), config.env_id, **changes), config, stopping)
         return
     from .build import make_sync
     from .running import go_on
 
     with closing(make_sync(config)) as sync:
-        yield from go_on(Path(run), sync, stopping, asked, changes)
+        yield from go_on(folder, sync, stopping, asked, changes)
 
 
-def _folder(config: Config) -> Path | None:
+def _own_words(config: Config) -> dict[str, Any]:
+    """Of its user's configuration, what a run directory is not trusted with."""
+    values = {name: getattr(config, name) for name in ("env_id", "encoder")}
+    objects = {name: value for name, value in values.items() if callable(value)}
+    outward = {name: getattr(config, name) for name in ("log_jsonl", "init_method", "init_from")}
+    return objects | {name: value for name, value in outward.items() if value}
+
+
+def _folder(runs: Path, config: Config) -> Path | None:
     """Where the run is to be; known before it begins only where somebody has said so."""
     if config.output_dir:
         return Path(config.output_dir)
     name = launch_name()
-    return (
-        None if name is None else Path("runs") / f"{_stem(config)}-{zlib.crc32(name.encode()):08x}"
-    )
+    return None if name is None else runs / f"{_stem(config)}-{zlib.crc32(name.encode()):08x}"
 
 
 def _to_be_continued(folder: Path | None) -> bool:
@@ -94,16 +131,16 @@ def _stem(config: Config) -> str:
     return f"{name}-{config.algo_name}"
 
 
-def _new_folder(config: Config) -> Path:
+def _new_folder(runs: Path, config: Config) -> Path:
     """A directory of its own under runs/, also for two runs of the same second."""
     stem = f"{_stem(config)}-{datetime.now():%Y%m%d-%H%M%S}"
     for number in count(1):
-        folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        folder = runs / (stem if number == 1 else f"{stem}-{number}")
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
         except OSError as error:
-            raise BadInput(f"{folder} can't be made: {error.strerror}") from None
+            raise BadInput(f"{shown(folder)} can't be made: {error.strerror}") from None
         return folder
     raise AssertionError

@@ -9,6 +9,7 @@ from .agent import from_checkpoint, locate, network_facts
 from .arrays import part
 from .build import Parts
 from .errors import BadInput
+from .files import shown
 
 log = logging.getLogger("paceline")
 
@@ -25,14 +26,14 @@ def start_from(source: str, parts: Parts) -> None:
     for name in ours:
         if name not in IRRELEVANT and theirs.get(name) != ours[name]:
             raise BadInput(
-                f"init_from {source}: its {name} is {_short(theirs.get(name))}, and that of this "
-                f"run is {_short(ours[name])}; they have to be the same"
+                f"init_from {shown(source)}: its {name} is {_short(theirs.get(name))}, and that of "
+                f"this run is {_short(ours[name])}; they have to be the same"
             )
     parts.learner.adopt(found.weights, part("learner.", found.arrays))
     if parts.sampler is not None:
         parts.sampler.publish(parts.learner.weights, parts.learner.version)
     if parts.sync.rank == 0:
-        log.info("starting from the weights of %s", path)
+        log.info("starting from the weights of %s", shown(path))
 
 
 def _short(value: object) -> str:

@@ -324,6 +324,17 @@ def test_a_run_under_torchrun_goes_on_in_its_directory_when_a_rank_is_killed(
     assert running.run.last() == straight.last()
 
 
+def test_a_rank_of_torchrun_that_is_told_to_stop_does_not_end_as_if_it_were_done(torchrun, shell):
+    """Whoever reads torchrun's exit code would take a run at 1 % for a finished one."""
+    flags = ("train", "--output-dir", "run", *SHORT, *LONG, "--total-iters", 10**5)
+    running = torchrun(*flags)
+    running.await_reports(5)
+    running.ranks(of=running.process)[1].terminate()
+    assert running.end(60) not in (0, None)
+    last = running.run.metrics()[-1]["iter"]
+    assert last < 10**5 and running.run.checkpoints()[-1].name == f"{last:08d}"
+
+
 @pytest.mark.slow
 def test_ranks_of_torchrun_leave_with_it(torchrun):
     flags = ("train", "--output-dir", "run", *SHORT, *LONG, "--total-iters", 10**6)

@@ -84,6 +84,24 @@ def test_a_user_sees_one_sentence_and_the_exit_code_2(shell, command, arguments)
         ("--algo a2c --minibatches 2", ("a2c", "2 minibatches")),
         ("--algo impala --epochs 2", ("impala", "epochs is 2", "ppo")),
         ("--algo impala --impala.c-bar 2", ("c_bar is 2", "rho_bar 1", "--impala.rho-bar")),
+        (
+            "--num-envs 1 --rollout-steps 1",
+            ("normalize_advantage", "1 env × 1 step", "--ppo.normalize-advantage none"),
+        ),
+        (
+            "--num-envs 2 --rollout-steps 4 --minibatches 8 --ppo.normalize-advantage minibatch",
+            ("'minibatch'", "minibatches 8", "--ppo.normalize-advantage rollout"),
+        ),
+        (
+            "--ranks 2 --num-envs 1 --rollout-steps 4 --batch-size 2 "
+            "--ppo.normalize-advantage minibatch",
+            ("'minibatch'", "minibatches 4", "single row"),
+        ),
+        (
+            "--algo a3c --num-workers 2 --num-envs 2 --rollout-steps 1 "
+            "--a2c.normalize-advantage rollout",
+            ("a2c.normalize_advantage", "--a2c.normalize-advantage none"),
+        ),
         ("--algo dqn", ("algo", "dqn", "ppo")),
         ("--preset Cartpole-v1", ("preset", "Cartpole-v1", "did you mean CartPole-v1?")),
         ("--activation sine", ("activation", "sine", "tanh")),

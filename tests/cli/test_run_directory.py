@@ -193,9 +193,10 @@ def test_config_yaml_reloads_to_the_configuration_of_the_run(which, request):
         given |= {"algo": which, "total_steps": 9000, "track": "none"}
     original = dataclasses.replace(Config(**given), preset="none")
     reloaded = resolve(load_file(run.path / "config.yaml"))
-    if which == "ppo":  # written so that it is found from anywhere
-        assert Path(reloaded.log_jsonl) == shell.folder / "copy.jsonl"
-        original = dataclasses.replace(original, log_jsonl=reloaded.log_jsonl)
+    paths = {"output_dir": "run"} | ({"log_jsonl": "copy.jsonl"} if which == "ppo" else {})
+    for name, path in paths.items():  # written so that they are found from anywhere
+        assert Path(getattr(reloaded, name)) == shell.folder / path
+        original = dataclasses.replace(original, **{name: getattr(reloaded, name)})
     assert reloaded == original
 
 

@@ -315,9 +315,11 @@ def check_replay(case, moment):
     taken = [
         None if columns.ended[i] else actions[stop - ages[i] : stop, i] for i in range(COLUMNS)
     ]
+    rows, valid = np.arange(stop)[:, None] >= stop - ages, out.valid[:stop]
+    returns = (out.reward[:stop] * (rows & valid)).sum(0, dtype=np.float64)
     twin = columns_of(case)
     twin.restore(state)
-    assert twin.replay(taken, expected) == []
+    assert twin.replay(taken, expected, returns) == []
     for name, array in twin.state().items():
         np.testing.assert_array_equal(array, state[name], err_msg=name)
     later = drawn(case, 80, seed=4)
@@ -371,14 +373,16 @@ def replays(game):
     actions = np.random.default_rng(0).integers(ours.act_spec.size, size=(360, 2))
     obs = np.zeros((2, *ours.obs_spec.stored[0]), np.uint8)
     ours.reset(obs)
-    seen = rows(ours, actions[:300], obs).obs[-1]
+    played = rows(ours, actions[:300], obs)
+    seen = played.obs[-1]
     state = ours.state()
     taken = [
         None if state["ended"][i] else actions[int(state["started"][i]) : 300, i]
         for i in range(2)
     ]
+    since = [played.reward[int(start) :, i].sum() for i, start in enumerate(state["started"])]
     twin.restore(state)
-    if twin.replay(taken, seen):
+    if twin.replay(taken, seen, np.array(since)):
         return "does not replay"
     one, other = (rows(columns, actions[300:], seen) for columns in (ours, twin))
     return "" if one.obs.tobytes() == other.obs.tobytes() else "goes on otherwise"

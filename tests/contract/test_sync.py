@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 import zlib
 from contextlib import closing
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -163,20 +165,20 @@ def test_a_wait_leaves_the_cpu_to_others(together, backend):
 def gathered_of(place, rank, size, backend, hosts=None):
     """Objects of very different sizes; those of a whole checkpoint are larger than a slot."""
     with met(place, rank, size, backend, hosts=hosts) as sync:
-        small = sync.gather(("rank", rank))
-        uneven = sync.gather(bytes([rank]) * (rank * (SLOT // 2) + rank))
+        small = sync.gather(["rank", rank])
+        uneven = sync.gather(str(rank) * (rank * (SLOT // 2) + rank))
         none = sync.gather(None)
         large = {"w": np.arange(SLOT // 8 + 1000, dtype=np.int64) + rank} if rank == 1 else rank
         lone = sync.gather(large)
         begun = sync.gather(rank)  # still in step
     assert np.array_equal(lone[1]["w"], np.arange(1, SLOT // 8 + 1001))
-    bytewise = [(len(x), x.count(n)) for n, x in enumerate(uneven)]
-    return small, bytewise, none, [*lone[:1], *lone[2:]], begun
+    counted = [(len(x), x.count(str(n))) for n, x in enumerate(uneven)]
+    return small, counted, none, [*lone[:1], *lone[2:]], begun
 
 
 def all_gathered(size):
     return (
-        [("rank", n) for n in range(size)],
+        [["rank", n] for n in range(size)],
         [(n * (SLOT // 2) + n,) * 2 for n in range(size)],
         [None] * size,
         [0, *range(2, size)],
@@ -465,3 +467,26 @@ def test_ranks_that_no_longer_do_the_same_are_told_so(together):
     first, second = together(apart_of, 2)
     assert "rank 1 exchanges 44 bytes, and rank 0 40" in first
     assert "rank 0 exchanges 40 bytes, and rank 1 44" in second
+
+
+# What listens.
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+def test_a_store_that_rank_0_hosts_listens_at_its_address_alone(together, address):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = together(listening_of, 2, f"tcp://{address}:{port}", port)
+    assert found[0] and found[0] <= {"127.0.0.1", "::1"}
+
+
+def listening_of(place, rank, size, tcp, port):
+    meeting = meet(tcp, rank, size, 10.0)
+    held = psutil.Process().net_connections("tcp")
+    found = {one.laddr.ip for one in held if one.status == "LISTEN" and one.laddr.port == port}
+    if rank:
+        meeting.store.set("met", "1")
+    else:
+        meeting.store.wait(["met"])
+    return found

@@ -185,7 +185,42 @@ def test_a_column_that_does_not_replay_to_its_observation_is_named():
         advance(parts.sampler, parts.learner.weights)
         state = parts.sampler.state()
     with build(config) as parts:
-        assert parts.sampler.restore(state) == [0]
+        assert parts.sampler.restore(state) == [(0, "observation")]
+
+
+class Remembering(Constant):
+    """What it carries over from one episode to the next shows in its rewards alone, or its end."""
+
+    def __init__(self, what="reward", length=50):
+        super().__init__(length=length)
+        self.what, self.begun = what, 0
+
+    def reset(self, **options):
+        self.begun += 1
+        return super().reset(**options)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        old = self.begun > 1
+        if self.what == "reward" and old:  # by one bit of a float32
+            reward = float(np.nextafter(np.float32(reward), np.float32(9)))
+        truncated = truncated or (self.what == "end" and not old and self.time == 5)
+        return obs, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(("what", "said"), [("reward", "reward"), ("end", "ended")])
+def test_what_does_not_replay_is_named_also_where_no_observation_shows_it(what, said):
+    config = config_of(Remembering, {"what": what, "length": 20}, rollout_steps=35, minibatches=1)
+    with build(config) as parts:
+        advance(parts.sampler, parts.learner.weights)
+        state = parts.sampler.state()
+    with build(config) as parts:
+        different = parts.sampler.restore(state)
+        assert different == [(i, said) for i in range(config.num_envs)]
+        parts.sampler.publish(parts.learner.weights, 0)
+        rollout = parts.sampler.collect()
+        assert rollout.first[1].all() and not rollout.valid[0].any()
+        assert {episode.length for episode in rollout.episodes} <= {5, 20}
 
 
 def test_a_failed_environment_does_not_disturb_a_restore():

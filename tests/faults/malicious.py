@@ -240,8 +240,6 @@ class Case:
     plant: Callable[[Scene], Any]
     named: tuple[str, ...]
     refused: tuple[str, ...] = BOTH
-    looked_at: str = "nothing"
-    """a file outside that config.yaml names, which may be opened to see that it is not ours"""
 
 
 CASES: dict[str, Case] = {}
@@ -385,11 +383,11 @@ def absurd_network(scene: Scene) -> None:
 
 
 case("a layer of 10^9 everywhere", absurd_network, "hidden|config.yaml|memory", BOTH)
-CASES["log_jsonl is somebody's file"] = Case(
+case(
+    "log_jsonl is somebody's file",
     lambda scene: scene.change_config(log_jsonl=str(scene.outside / "secret.txt")),
-    ("secret.txt",),
-    RESUME,
-    looked_at="secret.txt",
+    "",
+    NONE,
 )
 case(
     "output_dir is somebody's directory",

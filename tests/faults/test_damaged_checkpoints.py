@@ -233,3 +233,23 @@ def test_a_manifest_that_is_nonsense_is_refused_with_a_sentence(run, manifest):
     assert checkpoint.newest(run.path / "checkpoints")[0] == previous
     with pytest.raises(BadInput, match=r"manifest\.json"):
         paceline.load(last)
+
+
+def test_the_newest_is_kept_and_used_also_after_a_hundred_million_iterations(run):
+    folder, content = run.path / "checkpoints", checkpoint.newest(run.path / "checkpoints")[1]
+    for iteration in (99_999_999, 100_000_000, 100_000_001):
+        checkpoint.save(folder, iteration, content)
+    assert checkpoint.newest(folder)[0].name == "100000001"
+    checkpoint.prune(folder, keep=2)
+    assert [path.name for path in checkpoint.saved(folder)] == ["100000000", "100000001"]
+    checkpoint.set_aside(folder, checkpoint.save(folder, 99_999_999, content))
+    assert [path.name for path in checkpoint.saved(folder)] == ["99999999"]
+
+
+@pytest.mark.parametrize("name", ["9²", "٣", "9" * 5000, "-1", "1e3"])
+def test_a_directory_that_is_no_checkpoint_is_left_alone(shell, run, made, name):
+    strange = run.path / "checkpoints" / name[:200]
+    strange.mkdir()
+    resumed = shell.resume_here("run")
+    strange.rmdir()
+    assert resumed.result() == made.result()

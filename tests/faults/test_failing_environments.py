@@ -6,14 +6,28 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
+from itertools import count
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
-from paceline import checkpoint
-from paceline.errors import Diverged, PacelineError
+import paceline
+from paceline import checkpoint, evaluation
+from paceline.agent import Agent
+from paceline.envs.columns import episode_seed
+from paceline.envs.gym_vector import GymBatch
+from paceline.envs.maker import look_at
+from paceline.envs.native import NativeColumns
+from paceline.errors import Diverged, EnvironmentFailed, PacelineError
+from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.network import NetworkSpec
+from paceline.rollout import Rollout
 
 MISHAPS = """
+import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -26,20 +40,32 @@ class Mishap(gym.Env):
     made = taken = 0
     '''of all instances together'''
 
-    def __init__(self, what="nothing", at=None, after=0):
+    def __init__(self, what="nothing", at=None, after=0, how="raise"):
         Mishap.made += 1
         self.number, self.what, self.at, self.after = Mishap.made, what, at, after
+        self.how = how
         self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
         self.action_space = gym.spaces.Discrete(2)
         self.steps = 0
         if what == "init":
-            raise RuntimeError("the rope broke")
+            self.break_down()
+
+    def break_down(self):
+        if self.how == "exit":
+            sys.exit(0)
+        if self.how == "generator":
+            raise GeneratorExit
+        raise RuntimeError("the rope broke")
+
+    def close(self):
+        if self.what == "close":
+            self.break_down()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.time = 0
         if self.what == "reset" and Mishap.taken >= self.after:
-            raise RuntimeError("the rope broke")
+            self.break_down()
         return self.np_random.uniform(-1, 1, 4).astype(np.float32), {}
 
     def step(self, action):
@@ -49,11 +75,14 @@ class Mishap(gym.Env):
         self.time += 1
         obs, reward = self.np_random.uniform(-1, 1, 4).astype(np.float32), float(action)
         if self.what == "raise" and now:
-            raise RuntimeError("the rope broke")
+            self.break_down()
         if self.what == "rarely" and self.steps == 150:  # of each instance
-            raise RuntimeError("the rope broke")
+            self.break_down()
         if self.what == "evaluation" and self.number > 5 and Path("broken").exists():
-            raise RuntimeError("the rope broke")
+            self.break_down()
+        if self.what == "evaluation once" and self.number > 5 and Path("broken").exists():
+            Path("broken").unlink()
+            self.break_down()
         if self.what == "evaluation reward" and self.number > 5:
             reward = float("nan")
         if now:
@@ -170,6 +199,95 @@ def test_an_environment_that_can_not_be_made_ends_the_run_before_it_begins(misha
     assert not run.path.exists()
 
 
+def test_an_environment_that_exits_is_rebuilt_like_one_that_raises(mishap):
+    ended, run = mishap('{"what": "rarely", "how": "exit"}', "--total-iters", "40")
+    assert ended.code == 0, ended
+    assert "SystemExit: 0" in ended.out
+    assert "rebuilt" in ended.out
+    assert run.metrics()[-1]["iter"] == 40
+    assert run.json("eval.json")["episodes"] == 2
+    sound(run, at_least=40)
+
+
+@pytest.mark.parametrize("how", ["exit", "generator"])
+@pytest.mark.parametrize("what", ["raise", "reset", "init"])
+def test_an_environment_that_always_exits_ends_the_run_as_failed(mishap_here, what, how):
+    error, _ = mishap_here(what=what, how=how)
+    assert error.exit_code == 3
+    says(str(error), "SystemExit: 0" if how == "exit" else "GeneratorExit", r"mishaps\.py:\d+")
+
+
+def test_an_environment_that_exits_when_it_is_closed_spoils_nothing(mishap):
+    ended, run = mishap('{"what": "close", "how": "exit"}')
+    assert ended.code == 0, ended
+    assert "failed to close" in ended.out
+    assert run.json("eval.json")["episodes"] == 2
+
+
+@pytest.mark.parametrize("flag", ["--env-id=leaving:Leaving-v0", "--env.wrappers=leaving:Wrapper"])
+def test_a_module_that_exits_when_it_is_imported_is_refused(shell, command, flag, monkeypatch):
+    (shell.folder / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(shell.folder)
+    ended = command("train", flag, "--total-iters", "1")
+    assert ended.code == 2, ended
+    says(ended.err, "leaving", "can't be imported", "SystemExit: 0")
+
+
+class Leaving(CartPoleVectorEnv):
+    """A vector environment that exits."""
+
+    def __init__(self, num_envs=1, where="step", **options):
+        super().__init__(num_envs, **options)
+        self.where, self.taken = where, 0
+        self._leave("init")
+
+    def _leave(self, where):
+        if where == self.where:
+            sys.exit(0)
+
+    def reset(self, *, seed=None, options=None):
+        self._leave("reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.taken += 1
+        if self.taken > 100:
+            self._leave("step")
+        return super().step(action)
+
+    def close(self, **options):
+        self._leave("close")
+
+
+@pytest.fixture
+def leaving():
+    entry = {"entry_point": CartPoleEnv, "vector_entry_point": Leaving}
+    gym.register("Leaving-v0", **entry)
+    yield "Leaving-v0"
+    del gym.registry["Leaving-v0"]
+
+
+@pytest.mark.parametrize("where", ["init", "reset", "step"])
+def test_a_vector_environment_that_exits_ends_the_run_as_failed(leaving, where):
+    with pytest.raises(EnvironmentFailed, match=r"the vector environment .*SystemExit: 0"):
+        exercise(leaving, where)
+
+
+def test_a_vector_environment_that_exits_when_it_is_closed_spoils_nothing(leaving, caplog):
+    exercise(leaving, "close")
+    assert "failed to close" in caplog.text
+
+
+def exercise(env_id, where):
+    vector = partial(GymBatch, env_id, {"where": where})
+    with NativeColumns(vector, 2) as columns:
+        out = Rollout.allocate(150, 2, columns.obs_spec.stored, columns.act_spec.stored)
+        columns.reset(out.obs[-1])
+        out.turn()
+        for t in range(150):
+            columns.step(t, np.zeros(2, np.int64), out)
+
+
 def test_an_environment_that_raises_rarely_is_rebuilt_and_the_run_completes(mishap):
     ended, run = mishap('{"what": "rarely"}', "--total-iters", "40")
     assert ended.code == 0, ended
@@ -250,6 +368,91 @@ def test_a_failure_in_the_last_evaluation_does_not_lose_what_was_learnt(shell, m
     says(str(error), "evaluation")
     assert "the rope broke" in caplog.text + str(error)
     sound(run, at_least=12)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit"])
+def test_one_failure_in_an_evaluation_is_healed_and_told(shell, mishap, how):
+    (shell.folder / "broken").touch()
+    ended, run = mishap(json.dumps({"what": "evaluation once", "how": how}))
+    assert ended.code == 0, ended
+    assert not (shell.folder / "broken").exists()
+    assert ended.out.count("failed 1 time during evaluation") == 1
+    assert run.json("eval.json")["episodes"] == 2
+    assert run.json("eval.json")["length_mean"] == 10
+
+
+class FailingSeeds(CartPoleEnv):
+    """Episodes whose seed `fails` raise in step number `at`; 0 is the reset."""
+
+    at, fails = 4, staticmethod(lambda seed: seed % 3 == 0)
+
+    def reset(self, *, seed=None, options=None):
+        self.time, self.failing = 0, self.fails(seed)
+        self._go_on()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.time += 1
+        self._go_on()
+        return super().step(action)
+
+    def _go_on(self):
+        if self.failing and self.time == self.at:
+            raise RuntimeError("this seed fails")
+
+
+@pytest.fixture
+def agent():
+    world = look_at("CartPole-v1")
+    network = NetworkSpec(world.obs_spec, world.act_spec, (8,))
+    module = ActorCritic(network)
+    module.initialize(0)
+    return Agent(network, {name: array.numpy() for name, array in module.named_weights().items()})
+
+
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_episodes_that_fail_in_an_evaluation_are_replaced_by_the_next_of_their_column(
+    agent, monkeypatch, caplog, at
+):
+    monkeypatch.setattr(FailingSeeds, "at", at)
+    monkeypatch.setattr(evaluation, "SIDE_BY_SIDE", 3)
+    found = paceline.evaluate(agent, FailingSeeds, 12, time_limit=50)
+    expected, skipped = [0] * 12, 0
+    for column in range(3):
+        seeds = (episode_seed(evaluation.EVALUATION_SEED, column, k) for k in count())
+        for number in range(column, 12, 3):
+            while FailingSeeds.fails(seed := next(seeds)):
+                skipped += 1
+            expected[number] = seed
+    assert skipped > 0
+    assert found.seeds == expected
+    for seed, total in zip(found.seeds, found.returns, strict=True):
+        assert total == played(agent, seed)
+    told = [r.getMessage() for r in caplog.records if "during evaluation" in r.getMessage()]
+    assert len(told) == 1
+    assert int(re.search(r"failed (\d+) time", told[0])[1]) >= skipped
+
+
+def played(agent, seed):
+    """The return of one episode, as anybody would play it."""
+    env = gym.make("CartPole-v1", max_episode_steps=50)
+    (obs, _), total, over = env.reset(seed=seed), 0.0, False
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(agent.act(obs))
+        total, over = total + reward, terminated or truncated
+    return total
+
+
+@pytest.mark.timeout(60)
+def test_an_evaluation_ends_where_no_episode_ever_does_for_failing_late(agent, monkeypatch):
+    """Failures further apart than those that count as in a row would otherwise go on for ever."""
+    monkeypatch.setattr(FailingSeeds, "fails", staticmethod(lambda seed: True))
+    monkeypatch.setattr(FailingSeeds, "at", 30)
+    monkeypatch.setattr(
+        CartPoleEnv, "step", lambda self, action: (np.zeros(4), 0, False, False, {})
+    )
+    with pytest.raises(EnvironmentFailed, match=r"during evaluation .* 10 episodes in a row"):
+        paceline.evaluate(agent, FailingSeeds, 2)
 
 
 def test_a_reward_that_is_no_number_in_an_evaluation_is_never_written(mishap_here):

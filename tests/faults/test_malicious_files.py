@@ -72,11 +72,11 @@ def contents(folder):
     }
 
 
-def harmless(scene, seen, looked_at="nothing"):
+def harmless(scene, seen):
     """Nothing was executed, read or written outside; what was said is short and plain."""
     said = seen.out + seen.err
     assert not scene.canary.exists(), "it was executed"
-    assert [path for path in seen.opened if looked_at not in path] == [], "it was read"
+    assert seen.opened == [], "it was read"
     assert SECRET not in said and "password" not in said
     assert "Traceback" not in said, said[-3000:]
     assert seen.code in (0, 2), (seen.code, said[-3000:])
@@ -92,7 +92,7 @@ def check(scene, name, command, run):
     before = contents(scene.outside)
     seen = run(Job(str(scene.folder), ARGUMENTS[command]))
     assert contents(scene.outside) == before, "something was written outside"
-    harmless(scene, seen, case.looked_at)
+    harmless(scene, seen)
     if command in case.refused:
         assert seen.code == 2, seen
         assert any(name in seen.err for name in case.named), seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import subprocess
 import sys
 import threading
 
@@ -201,3 +202,41 @@ def test_the_public_names_are_there_and_no_others():
     with pytest.raises(AttributeError, match="has no 'Trainer'"):
         paceline.Trainer  # noqa: B018
     assert "paceline" in sys.modules
+
+
+LEFT = """
+import sys, paceline
+
+if __name__ == "__main__":
+    how = {how}
+    config = paceline.Config(total_iters=1000, compile="off", track="none", output_dir="run", **how)
+    reports = paceline.train(config)
+    for report in reports:
+        break
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        pytest.param({"num_workers": 2}, marks=pytest.mark.slow),
+        pytest.param({"ranks": 2}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_run_that_a_script_leaves_open_is_saved_when_the_script_ends(shell, how):
+    """The generator is still there when Python takes its modules apart."""
+    (shell.folder / "left.py").write_text(LEFT.format(how=how))
+    ended = subprocess.run(
+        [sys.executable, "left.py"],
+        cwd=shell.folder,
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    run = shell.run("run")
+    assert run.checkpoints()[-1].name == f"{run.metrics()[-1]['iter']:08d}"

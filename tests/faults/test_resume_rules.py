@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import os
+import resource
 import shlex
 import shutil
+import sys
 
 import pytest
 
@@ -109,6 +113,83 @@ def test_logging_and_evaluation_may_change(shell, run):
     assert (changed.path / "checkpoints" / "best").is_dir()
 
 
+def test_statistics_of_rewards_within_an_environment_are_told_not_to_come_back(shell):
+    """NormalizeReward's observations replay, and its rewards do not."""
+    wrapped = ("--env.wrappers", "gymnasium.wrappers:NormalizeReward")
+    shell.train_here("run", *FLAGS, *wrapped)
+    ended = shell("resume", "run", "--total-iters", "7")
+    assert ended.code == 0, ended
+    assert "columns 0, 1, 2, 3 (reward) did not replay to the same observation and return" in (
+        ended.out
+    )
+    assert "not exactly as it would have" in ended.out
+
+
+SPACES = """
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+
+
+class Changing(gym.Env):
+    def __init__(self):
+        self.observation_space, self.action_space = OBS, ACT
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+gym.register("Changing-v0", Changing)
+"""
+BOX, TWO = "Box(-1, 1, (2,))", "Discrete(2)"
+OTHER_SPACES = {  # what they were, what they are, and how either is told
+    "start": (BOX, TWO, BOX, "Discrete(2, start=1)", "Discrete(2)", "Discrete(2, start=1)"),
+    "number": (BOX, TWO, BOX, "Discrete(3)", "Discrete(2)", "Discrete(3)"),
+    "kind": (BOX, TWO, BOX, "Box(0, 1)", "Discrete(2)", "Box(0.0, 1.0, (1,), float32)"),
+    "bounds": (BOX, "Box(0, 1)", BOX, "Box(0, 2)", "Box(0.0, 1.0, (1,)", "Box(0.0, 2.0, (1,)"),
+    "order": (BOX, "MultiDiscrete([2, 3])", BOX, "MultiDiscrete([3, 2])", "[2, 3]", "[3, 2]"),
+    "shape": (BOX, TWO, "Box(-1, 1, (3,))", TWO, "Box((2,), float32)", "Box((3,), float32)"),
+    "first": ("Discrete(5)", TWO, "Discrete(5, start=1)", TWO, "Discrete(5)", "start=1"),
+    "dict": (BOX, TWO, f"Dict(a={BOX})", TWO, "Box((2,), float32)", "['a'] Box((2,)"),
+    "mask": (
+        f"Dict(a={BOX}, b={BOX})",
+        TWO,
+        f"Dict(a={BOX}, b={BOX}, action_mask=MultiBinary(2))",
+        TWO,
+        "['b'] Box((2,), float32) when",
+        "['b'] Box((2,), float32), an action_mask of 2 now",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_SPACES)
+def test_an_environment_whose_spaces_have_changed_is_refused(shell, command, monkeypatch, case):
+    obs, act, new_obs, new_act, was, now = OTHER_SPACES[case]
+    monkeypatch.syspath_prepend(shell.folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def written(obs, act):
+        (shell.folder / "changing.py").write_text(SPACES.replace("OBS, ACT", f"{obs}, {act}"))
+        sys.modules.pop("changing", None)
+        importlib.invalidate_caches()
+
+    written(obs, act)
+    run = shell.train_here("run", *FLAGS, "--env-id", "changing:Changing-v0")
+    written(new_obs, new_act)
+    ended = command("resume", "run", "--total-iters", "7")
+    sys.modules.pop("changing", None)
+    assert ended.code == 2, ended
+    says(ended.err, "has changed", run.checkpoints()[-1].name)
+    before, after = ended.err.split("was made, and are")
+    assert was in before and now in after, ended.err
+    assert len(run.metrics()) == 6
+
+
 def test_a_run_that_was_moved_is_resumed_where_it_is(shell, run):
     run.path.rename(shell.folder / "moved")
     moved = shell.resume_here("moved", total_iters=7)
@@ -194,3 +275,19 @@ def test_a_second_process_on_the_same_run_is_refused(shell, run, until):
     assert alive
     iterations = [line["iter"] for line in run.metrics()]
     assert iterations == sorted(set(iterations))
+
+
+@pytest.mark.parametrize("command", ["resume", "compare"])
+def test_metrics_without_an_end_are_refused_by_name(run, command, capsys):
+    metrics, text = run.path / "metrics.jsonl", run.text("config.yaml")
+    os.truncate(metrics, 40 * 2**30)  # of which the disk has next to nothing
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (16 * 2**30, hard))
+    try:
+        assert cli.run([command, str(run.path)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    says(capsys.readouterr().err, str(run.path), "it has")
+    assert metrics.stat().st_size == 40 * 2**30
+    assert run.text("config.yaml") == text
+    assert not run.leftovers()

@@ -314,6 +314,15 @@ def test_a_worker_killed_while_it_replays_for_a_resume_is_replaced(shell, undist
 
 
 @pytest.mark.timeout(60)
+def test_a_replaced_worker_whose_rewards_do_not_replay_is_told_with_its_columns(session, caplog):
+    """NormalizeReward's statistics die with the worker, and no observation shows it."""
+    wrapped = ("--env.wrappers", "gymnasium.wrappers:NormalizeReward")
+    session("ppo", *wrapped, during=at(6, do=kill_one))
+    said = r"columns (0, 1|2, 3) \(reward\) did not replay to the same observation and return"
+    assert re.search(said, caplog.text)
+
+
+@pytest.mark.timeout(60)
 def test_a_stream_resumes_with_every_episode_where_it_stood(shell, caplog):
     for seen, _ in enumerate(paceline.train(config_of("impala", shell.folder, "run")), 1):
         if seen == 4:

@@ -15,7 +15,8 @@ ROOT = Path(paceline.__file__).parent
 
 # A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
-    {"errors", "registry", "machine", "files", "launcher", "sending", "words"},
+    {"errors", "registry", "machine", "files", "lock", "launcher", "sending", "words"},
+    {"stopping", "watchdog"},
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
     {"adapters", "stack"},
@@ -25,6 +26,7 @@ LAYERS = [
     {"configure"},
     {"build", "ring"},
     {"rundir"},
+    {"held"},
     {"recorder"},
     {"start"},
     {"running", "saved"},

@@ -190,6 +190,20 @@ def test_a_rollout_without_a_single_valid_row_changes_no_weight(kind):
     assert metrics["loss"] == 0
 
 
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+@pytest.mark.parametrize("normalize", ["rollout", "minibatch"])
+def test_a_rollout_with_a_single_valid_row_moves_the_policy(kind, normalize):
+    learner = make_learner(kind(normalize_advantage=normalize, entropy_coef=0.0))
+    rollout = random_rollout(learner)
+    rollout.valid[:] = False
+    rollout.valid[4, 1] = True
+    policy = {k: v.clone() for k, v in learner.module.named_weights().items() if "policy" in k}
+    learner.update(rollout, 1.0)
+    assert policy
+    now = learner.module.named_weights()
+    assert any(not torch.equal(now[name], weight) for name, weight in policy.items())
+
+
 def test_epochs_end_once_the_policy_has_moved_too_far_and_the_step_is_not_taken():
     """The rollout comes from another policy: the very first minibatch is beyond the limit."""
     learner = make_learner(PPO(target_kl=0.01), epochs=4, minibatches=2)

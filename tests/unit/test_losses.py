@@ -209,6 +209,26 @@ def test_minibatch_normalisation_uses_only_rows_that_count(kind):
 
 
 @pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+@pytest.mark.parametrize("weight", [[1.0], [0.0, 1.0, 0.0]])
+def test_the_only_row_that_counts_keeps_its_advantage(kind, weight):
+    """It is its own mean: normalised, it would be 0, and the policy would never learn."""
+    algorithm = kind(normalize_advantage="minibatch", vf_coef=0.0)
+    prediction, rows = case([0.0] * len(weight), 3.0, weight=weight)
+    loss, _ = terms(algorithm, prediction, rows)
+    (loss * rows.weight).sum().backward()
+    close(prediction.logp.grad, [-3.0 * w for w in weight])
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+def test_minibatch_normalisation_without_a_row_that_counts_teaches_nothing(kind):
+    algorithm = kind(normalize_advantage="minibatch")
+    prediction, rows = case([0.0, 0.0], [3.0, -1.0], weight=0.0)
+    loss, _ = terms(algorithm, prediction, rows)
+    (loss * rows.weight).sum().backward()
+    close(prediction.logp.grad, [0.0, 0.0])
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
 def test_two_streams_of_value_add_their_errors(kind):
     prediction, rows = case([0.0], 0.0)
     prediction = Prediction(prediction.logp, prediction.entropy, torch.tensor([[1.0, 5.0]]))

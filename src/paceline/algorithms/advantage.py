@@ -30,11 +30,14 @@ def value_error(value: Tensor, rows: Rows, clip: float | None = None) -> Tensor:
 
 
 def standardized(rows: Rows) -> Tensor:
-    """Advantages with mean 0 and deviation 1 over the rows that count."""
+    """Advantages with mean 0 and deviation 1 over the rows that count.
+
+    A single one, which is its own mean, stays as it is: 0 would teach nothing.
+    """
     count = rows.weight.sum().clamp(min=1.0)
     centered = rows.advantage - (rows.advantage * rows.weight).sum() / count
     deviation = ((centered.square() * rows.weight).sum() / count).sqrt()
-    return centered / (deviation + 1e-8)
+    return (centered / (deviation + 1e-8)).where(count > 1, rows.advantage)
 
 
 class PolicyGradient:

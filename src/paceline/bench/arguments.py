@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from argparse import ArgumentTypeError
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..config import Config
+from ..configure import fitted
 from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from ..envs.maker import World
 
 
 def whole_from(text: str, least: int = 1, most: int = 10**9) -> int:
@@ -46,3 +53,15 @@ def held(folder: Path) -> list[str]:
         return []
     except OSError as error:
         raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None
+
+
+def looked_at(config: Config) -> tuple[Config, World]:
+    """With what suits its environment filled in; which may not leave us in another directory."""
+    from ..envs.maker import look_at
+
+    here = Path.cwd()
+    try:
+        world = look_at(config.env_id, **vars(config.env))
+    finally:
+        os.chdir(here)
+    return fitted(config, world.obs_spec, world.act_spec), world

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ..errors import PacelineError
-from ..samplers.forkserver import end_with_parent
+from ..machine import end_with_parent
+from ..stopping import handling
 
 ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
 """Budgets that leave it to another when a run ends."""
@@ -101,13 +102,6 @@ def gist(words: str) -> str:
     return told[0] if told else ended.partition(";")[0]
 
 
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> AbstractContextManager[None]:
     """What would end this process at once ends its runs first, as Ctrl-C does."""
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(kind, signal.default_int_handler) for kind in kinds]
-    try:
-        yield
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)
+    return handling(signal.default_int_handler)

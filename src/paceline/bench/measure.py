@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..budget import RECENT
+from ..checkpoint import saved
 from ..errors import BadInput
 
 PHASES = ("rollout", "wait", "learn", "sync", "other")
@@ -110,7 +111,7 @@ def side_by_side(runs: list[tuple[float, Lines]], warmup: int) -> dict[str, Any]
 
 def time_to_score(folder: Path, lines: Lines, target: float) -> float | None:
     """Seconds of training until the last episodes' mean return reached `target`, if it did."""
-    newest = max(path for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    newest = saved(folder / "checkpoints")[-1]
     recent = json.loads((newest / "state.json").read_text(encoding="utf-8"))["recent"]
     reached = len(recent) >= RECENT and sum(recent) / len(recent) >= target
     return lines[-1]["time"] if reached else None

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BadInput
-from ..machine import THREAD_VARIABLES, nameless_file
-from ..samplers.forkserver import end_with_parent
+from ..machine import THREAD_VARIABLES, end_with_parent, nameless_file
 from ..words import printable
 from .child import PULSE_BYTES
 from .finding import Finding

@@ -9,6 +9,7 @@ from ..rollout import Array, Pulse, Rollout
 from ..spaces import ActionSpec, ObservationSpec
 from .columns import Resume
 from .maker import EnvId, env_maker, source_of
+from .replaying import Difference
 
 __all__ = ["Columns", "EnvId", "env_maker", "source_of"]
 
@@ -45,9 +46,11 @@ class Columns(Protocol):
     def step(self, t: int, actions: Any, out: Rollout) -> None:
         """Row `t` of `out`, whose flags have been cleared: step every column, or reset it."""
 
-    def replay(self, actions: Sequence[Array | None], expected: Array) -> list[int]:
-        """Bring each column with actions to the observation `expected[B]`; which ones came out
-        otherwise.
+    def replay(
+        self, actions: Sequence[Array | None], expected: Array, returns: Array
+    ) -> list[Difference]:
+        """Bring each column with actions to the observation `expected[B]` and the return so far,
+        `returns[B]`; which ones came out otherwise.
 
         Called after `restore`, where `resume` is "replay"; a column that has ended has None.
         """

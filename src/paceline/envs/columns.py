@@ -21,6 +21,7 @@ from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
 from ..stack import with_stack
+from .replaying import Difference, alike, difference
 
 log = logging.getLogger("paceline")
 
@@ -35,6 +36,8 @@ MAX_FAILURES = 10
 SOON = 20
 
 NEVER = np.iinfo(np.int64).max
+ENV_ERRORS = (Exception, SystemExit, GeneratorExit)
+"""What an environment may raise and be rebuilt for: not Ctrl-C, nor any other signal."""
 
 
 def episode_seed(run_seed: int, column: int, episode: int) -> int:
@@ -81,7 +84,7 @@ class EnvColumns:
         except BadInput:
             self.close()
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             self.close()
             raise EnvironmentFailed(f"the environment can't be made: {describe(error)}") from error
         self.adapt = ActionAdapter(self.act_spec, ints=is_gymnasiums(self._envs[0].unwrapped))
@@ -112,7 +115,7 @@ class EnvColumns:
     def close(self) -> None:
         """Close every environment; one that fails to close does not keep the others open."""
         for env in self._envs:
-            _close(env)
+            close_quietly(env)
         self._envs = []
 
     def reset(self, obs: Array) -> None:
@@ -144,7 +147,7 @@ class EnvColumns:
                     else:
                         self._write(obs, i, observation, info)  # refuses, if it has to
                     reward[i] = gain
-                except Exception as error:
+                except ENV_ERRORS as error:
                     self._fail(t, i, out, error)
                 else:
                     if terminated or truncated:
@@ -173,7 +176,7 @@ class EnvColumns:
         try:
             observation, info = self._reset(i)
             self._write(obs, i, observation, info)
-        except Exception as error:
+        except ENV_ERRORS as error:
             self._rebuild(i, row, error)
             return False
         if self._maskable and ACTION_MASK in info:
@@ -210,7 +213,7 @@ class EnvColumns:
             try:
                 self._begun = self._envs[0].reset(seed=seed)
                 return self._begun[1]
-            except Exception:
+            except ENV_ERRORS:
                 log.debug("the environment failed to begin an episode", exc_info=True)
         return {}
 
@@ -223,14 +226,14 @@ class EnvColumns:
             raise ValueError(f"observation of shape {np.shape(observation)}, not {self._shape}")
         obs[i] = observation
 
-    def _fail(self, t: int, i: int, out: Rollout, error: Exception) -> None:
+    def _fail(self, t: int, i: int, out: Rollout, error: BaseException) -> None:
         """The row counts for nothing, and the one before it was the last of a cut-off episode."""
         self._rebuild(i, self.row, error)
         if t > 0 and out.valid[t - 1, i]:
             out.truncated[t - 1, i] = True
         self._restart(t, i, out)
 
-    def _rebuild(self, i: int, row: int, error: Exception) -> None:
+    def _rebuild(self, i: int, row: int, error: BaseException) -> None:
         """Replace environment `i`, unless it has failed too often in a row."""
         self.failures += 1
         soon = row - self._last_failure[i] < SOON
@@ -244,10 +247,10 @@ class EnvColumns:
             ) from error
         if self.failures == 1:
             log.warning("the environment of %s raised; it is rebuilt", where, exc_info=error)
-        _close(self._envs[i])
+        close_quietly(self._envs[i])
         try:
             self._envs[i], _ = self._make()
-        except Exception as again:
+        except ENV_ERRORS as again:
             raise EnvironmentFailed(
                 f"the environment of {where} raised and can't be rebuilt: {describe(again)}"
             ) from again
@@ -268,34 +271,39 @@ class EnvColumns:
             running = self.started[~np.array(self.ended)]
             self._next_limit = int(running.min()) + self._limit if len(running) else NEVER
 
-    def replay(self, actions: Sequence[Array | None], expected: Array) -> list[int]:
+    def replay(
+        self, actions: Sequence[Array | None], expected: Array, returns: Array
+    ) -> list[Difference]:
         """Bring every column with actions to where its open episode stood.
 
-        Returns those that come out otherwise: their episodes are given up, and the next row resets.
+        Of those that come out otherwise the episodes are given up, and the next row resets.
         """
-        return [
-            i
-            for i, taken in enumerate(actions)
-            if taken is not None and not self._replayed(i, self.adapt(taken), expected[i : i + 1])
-        ]
+        different = []
+        for i, taken in enumerate(actions):
+            if taken is not None:
+                what = self._replayed(i, self.adapt(taken), expected[i : i + 1], returns[i])
+                self.ended[i] = bool(what)
+                different += [(i, what)] if what else []
+        return different
 
-    def _replayed(self, i: int, actions: Sequence[Any], expected: Array) -> bool:
-        """Column `i` is at the observation `expected[1]` again."""
-        seen, over = np.empty_like(expected), False
+    def _replayed(self, i: int, actions: Sequence[Any], expected: Array, saved: float) -> str:
+        """In what column `i` is not at the observation `expected[1]` and the return `saved`."""
+        seen, over, reward = np.empty_like(expected), False, np.zeros(1, np.float32)
+        total = size = 0.0
         try:
             self._write(seen, 0, *self._reset(i))
             for action in actions:
                 if over:
                     break
                 self.pulse[1] += 1
-                observation, _, terminated, truncated, info = self._steps[i](action)
+                observation, reward[0], terminated, truncated, info = self._steps[i](action)
                 self._write(seen, 0, observation, info)
-                over = terminated or truncated
-        except Exception as error:
+                total, size = total + float(reward[0]), size + abs(float(reward[0]))
+                over = bool(terminated or truncated)
+        except ENV_ERRORS as error:
             log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
-            over = True
-        self.ended[i] = bool(over) or not alike(self.obs_spec, seen, expected)
-        return not self.ended[i]
+            return "raised"
+        return difference(alike(self.obs_spec, seen, expected), total - saved, size, over)
 
     def state(self) -> dict[str, Array]:
         """What a checkpoint needs beside the open episodes' actions."""
@@ -316,25 +324,21 @@ class EnvColumns:
         self._plan_limit()
 
 
-def alike(spec: ObservationSpec, one: Array, other: Array) -> bool:
-    """Whether stored observations are the same to the bit."""
-    pairs = zip(spec.split(one).values(), spec.split(other).values(), strict=True)
-    return all(now.tobytes() == then.tobytes() for now, then in pairs)
-
-
 def is_gymnasiums(env: gym.Env[Any, Any]) -> bool:
     return type(env).__module__.startswith("gymnasium.")
 
 
-def _close(env: gym.Env[Any, Any]) -> None:
+def close_quietly(env: Any) -> None:
+    """Close an environment or a batch of them; a failure to do so is only told."""
     try:
         env.close()
-    except Exception:
+    except ENV_ERRORS:
         log.warning("an environment failed to close", exc_info=True)
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """The error in one line, with the place in the user's code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    said = f": {error}" if str(error) else ""
+    return f"{type(error).__name__}{said}{place}"

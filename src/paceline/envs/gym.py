@@ -18,7 +18,7 @@ import cloudpickle
 import gymnasium as gym
 
 from ..errors import BadInput
-from .columns import EnvMaker, is_gymnasiums
+from .columns import ENV_ERRORS, EnvMaker, is_gymnasiums
 from .source import Source
 
 log = logging.getLogger("paceline")
@@ -116,7 +116,7 @@ def _spec(env_id: str) -> Any:
     if module:
         try:
             import_module(module)
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise BadInput(
                 f"env_id {env_id!r}: the module {module!r} can't be imported "
                 f"({type(error).__name__}: {error}); write module:Id-v0 with a module on your "
@@ -138,7 +138,7 @@ def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
-    except Exception as error:
+    except ENV_ERRORS as error:
         raise BadInput(
             f"env.wrappers: {path!r} can't be imported ({type(error).__name__}: {error}); "
             "write module:Class, such as gymnasium.wrappers:RecordEpisodeStatistics"

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array
-from .columns import Resume, describe
+from .columns import ENV_ERRORS, Resume, close_quietly, describe
 from .native import BatchMaker, SeedOf
 
 log = logging.getLogger("paceline")
@@ -81,7 +81,7 @@ class GymBatch:
             env = gym.make_vec(env_id, number, vectorization_mode="vector_entry_point", **kwargs)
         except TypeError as error:
             raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise EnvironmentFailed(
                 f"the vector environment can't be made: {describe(error)}"
             ) from error
@@ -110,11 +110,11 @@ class GymBatch:
                 if not _alike(ours.step(action)[:4], copy.step(action)[:4]):
                     return False
             return True
-        except Exception:
+        except ENV_ERRORS:
             log.debug("the vector environment's state can't be moved", exc_info=True)
             return False
         finally:
-            copy.close()
+            close_quietly(copy)
 
 
 def get_state(env: gym.vector.VectorEnv[Any, Any, Any]) -> dict[str, Array]:

@@ -6,7 +6,8 @@ be given a seed of its own; from a saved state; or not at all, which the run tel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -17,7 +18,8 @@ from ..errors import EnvironmentFailed, PacelineError
 from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import action_spec, observation_spec
 from ..stack import with_stack
-from .columns import Resume, alike, describe, episode_seed
+from .columns import ENV_ERRORS, Resume, close_quietly, describe, episode_seed
+from .replaying import Difference, alike, difference
 
 
 class Batch(Protocol):
@@ -106,7 +108,7 @@ class NativeColumns:
         self.close()
 
     def close(self) -> None:
-        self._batch.close()
+        close_quietly(self._batch)
 
     def adapt(self, action: Array) -> Array:
         return self._actions.batch(action)
@@ -117,32 +119,22 @@ class NativeColumns:
         def seed_of(i: int, number: int) -> int:
             return episode_seed(self._seed, self.first_column + i, int(episode[i]) + number)
 
-        try:
+        with _failing("can't be made"):
             return self._make(self.num_envs, seed_of, self._threads)
-        except PacelineError:
-            raise
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"the vector environment can't be made: {describe(error)}"
-            ) from error
 
     def reset(self, obs: Array) -> None:
         self.episode += 1
         self.started[:], self.ended[:], self._adrift[:] = self.row, False, False
         self._resetting = False
         if self.episode.any() and self.resume != "replay":  # which is given seeds as it goes
-            self._batch.close()
+            self.close()
             self._batch = self._made(self.episode)
-        try:
+        with _failing("can't be reset"):
             found = self._batch.reset()
             if self.resume == "replay":
                 everybody = np.ones(self.num_envs, np.bool_)
                 found = self._batch.begin(everybody, self.episode, turned=False)
             self._write(obs, found)
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"the vector environment can't be reset: {describe(error)}"
-            ) from error
 
     def step(self, t: int, actions: Array, out: Rollout) -> None:
         try:
@@ -153,7 +145,7 @@ class NativeColumns:
             self.row += 1
             if self._resetting or done.any():  # seldom, and all else is as it was cleared
                 self._note_ends(t, terminated, truncated, done, out)
-        except Exception as error:
+        except ENV_ERRORS as error:
             raise EnvironmentFailed(
                 f"the vector environment raised at row {self.row}: {describe(error)}"
             ) from error
@@ -211,10 +203,13 @@ class NativeColumns:
         self.started[:], self.ended = state["started"], state["ended"].copy()
         self._resetting = bool(self.ended.any())
         if self.resume == "state":
-            self._batch.reset()
+            with _failing("can't be reset"):
+                self._batch.reset()
             self._batch.restore(state)
 
-    def replay(self, actions: Sequence[Array | None], expected: Array) -> list[int]:
+    def replay(
+        self, actions: Sequence[Array | None], expected: Array, returns: Array
+    ) -> list[Difference]:
         """All columns side by side, each joining in when as many steps are left as it needs."""
         lengths = np.array([-1 if taken is None else len(taken) for taken in actions])
         longest = int(lengths.max(initial=0))
@@ -224,24 +219,41 @@ class NativeColumns:
             if taken is not None and len(taken):
                 table[longest - len(taken) :, i] = taken
         seen, over = np.zeros_like(expected), np.zeros(self.num_envs, np.bool_)
-        self._write(seen, self._batch.reset())
-        for left in range(longest, -1, -1):
-            joining = lengths == left
-            if joining.any():
-                self._write(seen, self._batch.begin(joining, self.episode, turned=False))
-                over &= ~joining
-            if left:
-                self.pulse[1] += 1
-                observation, _, terminated, truncated = self._batch.step(
-                    self.adapt(table[longest - left])
-                )
-                self._write(seen, observation)
-                over |= terminated | truncated
+        total, size = np.zeros(self.num_envs), np.zeros(self.num_envs)
+        with _failing("raised while it was replayed"):
+            self._write(seen, self._batch.reset())
+            for left in range(longest, -1, -1):
+                joining = lengths == left
+                if joining.any():
+                    self._write(seen, self._batch.begin(joining, self.episode, turned=False))
+                    over &= ~joining
+                    total[joining] = size[joining] = 0.0
+                if left:
+                    self.pulse[1] += 1
+                    observation, reward, terminated, truncated = self._batch.step(
+                        self.adapt(table[longest - left])
+                    )
+                    self._write(seen, observation)
+                    over |= terminated | truncated
+                    total += np.asarray(reward, np.float32)
+                    size += np.abs(reward)
         different = []
         for i, taken in enumerate(actions):
             same = alike(self.obs_spec, seen[i : i + 1], expected[i : i + 1])
-            if taken is not None and (over[i] or not same):
-                different.append(i)
-        self.ended[different] = True  # the next row begins their next episodes
+            what = difference(same, float(total[i] - returns[i]), float(size[i]), bool(over[i]))
+            if taken is not None and what:
+                different.append((i, what))
+                self.ended[i] = True  # the next row begins its next episode
         self._adrift, self._resetting = self.ended.copy(), bool(self.ended.any())
         return different
+
+
+@contextmanager
+def _failing(how: str) -> Iterator[None]:
+    """What a batch raises within is told as the vector environment's failure."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except ENV_ERRORS as error:
+        raise EnvironmentFailed(f"the vector environment {how}: {describe(error)}") from error

@@ -1,8 +1,9 @@
 """launch: a run's ranks, started by torchrun's elastic agent on this host, and what they report.
 
 The agent runs in a process of its own, with an environment in which nothing is left that another
-launcher, a strange host name or a proxy may have put there. Every rank has a line to this process:
-down it goes what is to be done and when to stop, up come rank 0's reports and everybody's words.
+launcher, a strange host name or a proxy may have put there. Every rank has a channel to this
+process: down it go what is to be done and when to stop, up come rank 0's reports and log messages.
+Nothing here listens where another user could connect: see `channel.py` and `_meeting_place`.
 """
 
 from __future__ import annotations
@@ -10,24 +11,30 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Listener, wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import gymnasium as gym
+import psutil
 
 from ..config import Config
 from ..envs.gym import registered
 from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
-from ..launcher import LAUNCH, LINE, asked_at
-from ..machine import THREAD_VARIABLES
+from ..files import shown
+from ..launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
+from ..machine import THREAD_VARIABLES, nameless_file
 from ..metrics import Report
 from ..sending import by_value
+from .channel import Channel, Listener
 
 log = logging.getLogger("paceline")
 
@@ -35,6 +42,8 @@ TICK = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
 GRACE = 20.0
 """Seconds that ranks have to leave when the run has failed."""
+STOP_SECONDS = 20.0
+"""That ranks have to finish their iteration and save when they are told to stop."""
 FOREIGN = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -120,39 +129,46 @@ def launch(job: Job, config: Config, stopping: Callable[[], bool]) -> Iterator[R
 
 class Ranks:
     def __init__(self, job: Job, config: Config) -> None:
+        check_init_method(config.init_method)
         self._job = by_value(job, ALONE)
         self._most = config.max_restarts
-        self._folder = job.subject if isinstance(job.subject, str) else job.subject.output_dir
-        key, name = secrets.token_bytes(32), secrets.token_hex(16)
-        # Linux has names that no directory knows; elsewhere it is a file in the temporary folder.
-        address = f"\0paceline-{name}" if sys.platform == "linux" else None
-        self._door = Listener(address, "AF_UNIX", backlog=config.processes, authkey=key)
-        self._lines: dict[Connection[Any, Any], Hello | None] = {}
+        self._folder = str(getattr(job.subject, "output_dir", job.subject))
+        self._channels: dict[Channel, Hello | None] = {}
         self._attempt, self._failures, self._furthest = 0, 0, 0
         self._lost: str | None = None
         """what befell the rank that went first, if one did"""
-        self._stop = False
-        line = f"{os.fsencode(self._door.address).hex()}:{key.hex()}"
-        self._agent = _agent(config.processes, {LINE: line, LAUNCH: name})
+        self._stop_by: float | None = None
+        """when ranks that were told to stop must have left"""
+        with ExitStack() as stack:
+            self._listener = Listener(config.processes)
+            stack.callback(self._listener.close)
+            told = {
+                LINE: self._listener.address,
+                LAUNCH: secrets.token_hex(16),
+                MEETING: _meeting_place(stack),
+            }
+            self._agent = _agent(config.processes, told)
+            self._resources = stack.pop_all()
 
     def reports(self, stopping: Callable[[], bool]) -> Iterator[Report]:
         """Until all ranks have left."""
         over = False
         while not over:
             gone = self._agent.poll() is not None
-            if not self._stop and stopping():
+            if self._stop_by is None and stopping():
                 self.stop()
+            self._check_deadline()
             heard = self._heard()
             over = gone and not heard
-            for line in heard:
-                message = self._received(line)
+            for channel in heard:
+                message = self._received(channel)
                 match message:
                     case Report():
                         if message.iter > self._furthest:  # else it was only done again
                             self._furthest, self._failures = message.iter, 0
                         yield message
                     case Hello():
-                        self._welcome(line, message)
+                        self._welcome(channel, message)
                     case Said():
                         log.log(message.level, "%s", message.text)
                     case Lost():
@@ -161,40 +177,55 @@ class Ranks:
                     case Failed(error):
                         raise error
                     case Ended():
-                        self._hang_up(line)
+                        self._hang_up(channel)
         if self._agent.returncode:
             what = self._lost or "the launcher of ranks has gone"
-            raise StoppedEarly(f"{what}; go on with `paceline resume {self._folder}`")
+            raise StoppedEarly(f"{what}; go on with `paceline resume {shown(self._folder)}`")
 
-    def _heard(self) -> list[Connection[Any, Any]]:
-        """Lines on which something was said."""
-        door = self._door._listener._socket  # type: ignore[attr-defined]
-        ready = wait([door, *self._lines], TICK)
-        if door in ready:
-            with suppress(Exception):  # somebody else, who does not know the key
-                self._lines[self._door.accept()] = None
-        return [line for line in ready if isinstance(line, Connection)]
+    def _check_deadline(self) -> None:
+        """Ranks that were told to stop, and hang, are not waited for."""
+        if self._stop_by is not None and time.monotonic() > self._stop_by:
+            raise StoppedEarly(
+                f"the ranks did not stop within {STOP_SECONDS:.0f} s and were ended; go on from "
+                f"the last checkpoint with `paceline resume {shown(self._folder)}`"
+            )
 
-    def _received(self, line: Connection[Any, Any]) -> Any:
-        if line not in self._lines:  # hung up meanwhile
+    def _heard(self) -> list[Channel]:
+        """Channels on which something was said."""
+        ready = wait([self._listener.socket, *self._channels], TICK)
+        if self._listener.socket in ready and (channel := self._listener.accept()) is not None:
+            self._channels[channel] = None
+        if not ready and self._lost is not None:
+            self._wake_agent()
+        return [channel for channel in ready if isinstance(channel, Connection)]
+
+    def _wake_agent(self) -> None:
+        """An agent that somebody has stopped (SIGSTOP) would never start its ranks again."""
+        with suppress(psutil.Error):
+            if psutil.Process(self._agent.pid).status() == psutil.STATUS_STOPPED:
+                log.warning("the launcher of ranks was stopped; it is told to go on")
+                self._agent.send_signal(signal.SIGCONT)
+
+    def _received(self, channel: Channel) -> Any:
+        if channel not in self._channels:  # hung up meanwhile
             return None
         try:
-            return line.recv()
+            return channel.recv()
         except (EOFError, OSError):
-            hello = self._lines[line]
+            hello = self._channels[channel]
             if hello is not None and hello.attempt == self._attempt and self._lost is None:
                 self._lost = f"rank {hello.rank} (pid {hello.pid}) has gone"
-            self._hang_up(line)
+            self._hang_up(channel)
             return None
 
-    def _welcome(self, line: Connection[Any, Any], hello: Hello) -> None:
+    def _welcome(self, channel: Channel, hello: Hello) -> None:
         if hello.attempt > self._attempt:
             self._begin_again(hello.attempt)
-        self._lines[line] = hello
+        self._channels[channel] = hello
         with suppress(OSError):
-            line.send_bytes(self._job)
-            if self._stop:
-                line.send(STOP)
+            channel.send_bytes(self._job)
+            if self._stop_by is not None:
+                channel.send(STOP)
 
     def _begin_again(self, attempt: int) -> None:
         self._attempt = attempt
@@ -206,41 +237,56 @@ class Ranks:
             )
         log.warning("%s; all ranks start again from the last checkpoint", what)
         self._lost = None
-        for line, hello in list(self._lines.items()):
-            # What a rank's environment has started may hold its line open, and outlive it.
+        for channel, hello in list(self._channels.items()):
+            # What a rank's environment has started may hold its channel open, and outlive it.
             if hello is not None and hello.attempt < attempt:
-                self._hang_up(line)
+                self._hang_up(channel)
 
     def _end(self, pid: int | None) -> None:
         """Kill a rank that hangs, for which the agent would otherwise wait."""
-        ours = [hello.pid for hello in self._lines.values() if hello is not None]
+        ours = [hello.pid for hello in self._channels.values() if hello is not None]
         if pid in ours:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Have all ranks stop where they next agree."""
-        self._stop = True
-        for line, hello in self._lines.items():
+        self._stop_by = time.monotonic() + STOP_SECONDS
+        for channel, hello in self._channels.items():
             if hello is not None:
                 with suppress(OSError):
-                    line.send(STOP)
+                    channel.send(STOP)
 
-    def _hang_up(self, line: Connection[Any, Any]) -> None:
-        del self._lines[line]
-        line.close()
+    def _hang_up(self, channel: Channel) -> None:
+        del self._channels[channel]
+        channel.close()
 
     def close(self) -> None:
         """Make sure that nobody is left."""
+        self._wake_agent()
         if self._agent.poll() is None:
             self._agent.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._agent.wait(GRACE)
         self._agent.kill()
         self._agent.wait()
-        for line in list(self._lines):
-            self._hang_up(line)
-        self._door.close()
+        for channel in list(self._channels):
+            self._hang_up(channel)
+        self._resources.close()
+
+
+def _meeting_place(stack: ExitStack) -> str:
+    """A file:// address that only this user's processes can open, and that leaves nothing behind.
+
+    On Linux it is memory of this process, which others of the same user open through /proc.
+    """
+    if sys.platform == "linux":
+        file = nameless_file()
+        stack.callback(os.close, file)
+        return f"file:///proc/{os.getpid()}/fd/{file}"
+    folder = tempfile.mkdtemp(prefix="paceline-")  # mode 0700
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return f"file://{folder}/meeting"
 
 
 def _foreign(name: str) -> bool:
@@ -258,8 +304,6 @@ def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
     kept = {k: v for k, v in os.environ.items() if not _foreign(k)}
     ours = {
         **dict.fromkeys(THREAD_VARIABLES, "1"),
-        # Else ranks that are started again meet where those met that have gone.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "GLOO_SOCKET_IFNAME": LOOPBACK,
         "NCCL_SOCKET_IFNAME": LOOPBACK,

@@ -10,15 +10,15 @@ import sys
 import threading
 import traceback
 from contextlib import closing, suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection
 from typing import Any, NoReturn
 
 from .. import launcher, session
 from ..envs.gym import register
-from ..errors import BadInput, LostRank, PacelineError, StoppedEarly
+from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, StoppedEarly
 from ..machine import CACHE, compiled_cache
 from ..sending import received
+from ..stopping import handling
+from .channel import Channel, connect
 from .launch import ALONE, STOP, Ended, Failed, Hello, Job, Lost, Said
 
 START_AGAIN = 1
@@ -27,24 +27,25 @@ START_AGAIN = 1
 
 def main(agent: int) -> NoReturn:
     os.environ.setdefault(CACHE, compiled_cache())
-    address, _, key = os.environ[launcher.LINE].partition(":")
-    try:
-        line = Line(Client(os.fsdecode(bytes.fromhex(address)), authkey=bytes.fromhex(key)))
-    except (OSError, AuthenticationError):  # nobody wants this rank, nor any other
+    channel = connect(os.environ[launcher.LINE])
+    if channel is None:  # nobody wants this rank, nor any other
         if os.getppid() == agent:  # else it has gone, and whoever adopted this rank is no agent
             os.kill(agent, signal.SIGTERM)
         os._exit(START_AGAIN)
+    line = Line(channel)
     code = line.work(int(os.environ["RANK"]))
     line.close()
     # Whatever an environment has left running is not to keep a rank from leaving.
-    sys.stdout.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
     os._exit(code)
 
 
 class Line:
     """The rank's end of its line."""
 
-    def __init__(self, connection: Connection[Any, Any]) -> None:
+    def __init__(self, connection: Channel) -> None:
         self._connection, self._stop, self._over = connection, False, False
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         """whoever listens may take their time, and this rank is not to seem to hang"""
@@ -56,13 +57,12 @@ class Line:
         self.send(Hello(rank, os.getpid(), launcher.restarts()))
         pickled = self._connection.recv_bytes()
         threading.Thread(target=self._listen, daemon=True).start()
-        for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(kind, self._told_to_stop)
         log = logging.getLogger("paceline")
         log.setLevel(logging.INFO)
         log.addHandler(_Words(self, rank))
         try:
-            self._run(received(pickled, ALONE), rank)
+            with handling(self._told_to_stop):
+                self._run(received(pickled, ALONE), rank)
         except LostRank as error:
             self.send(Lost(str(error), error.hangs))
             return START_AGAIN
@@ -73,7 +73,9 @@ class Line:
             self.send(Failed(error))
         except BaseException as error:
             traceback.print_exc()
-            self.send(Failed(PacelineError(f"rank {rank} broke: {type(error).__name__}: {error}")))
+            # Signals are handled: a KeyboardInterrupt, say, is an environment's own.
+            kind = PacelineError if isinstance(error, Exception) else EnvironmentFailed
+            self.send(Failed(kind(f"rank {rank} broke: {type(error).__name__}: {error}")))
             return START_AGAIN
         else:
             self.send(Ended())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ..envs.replaying import Difference
 from ..rollout import Array, Rollout
 
 
@@ -35,7 +36,7 @@ class Sampler(Protocol):
         A rollout that failed, or from which no update could be made, is thereby taken back.
         """
 
-    def restore(self, state: dict[str, Any]) -> list[int]:
+    def restore(self, state: dict[str, Any]) -> list[Difference]:
         """Go on from `state`; returns the columns that did not come out as they were."""
 
     def close(self) -> None: ...

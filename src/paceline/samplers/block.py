@@ -15,6 +15,7 @@ import numpy as np
 from ..arrays import fitting, prefixed
 from ..envs import Columns
 from ..envs.maker import World
+from ..envs.replaying import Difference
 from ..policy.actor import Actor, make_actor
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Episode, OpenEpisodes, Pulse, Rollout
@@ -87,7 +88,7 @@ class Block:
         before = {} if self._window is None else {"before": self._window.before.copy()}
         return self.counters() | latest(self.columns.obs_spec, self._obs, self._first) | before
 
-    def restore(self, state: Mark) -> list[int]:
+    def restore(self, state: Mark) -> list[Difference]:
         """Go on from `state`; returns the columns that did not come out as they were."""
         columns = self.columns
         columns.restore(state)
@@ -96,7 +97,7 @@ class Block:
         everyone = range(columns.first_column, columns.first_column + columns.num_envs)
         if columns.resume == "none":
             self.begin()
-            return list(everyone)
+            return [(column, "not saved") for column in everyone]
         for name, part in columns.obs_spec.split(self._obs).items():
             part[...] = state[f"obs.{name}"]
         self._first[:] = state["first"]
@@ -110,7 +111,7 @@ class Block:
         self._rollouts = rollouts
         self.columns.episode += rollouts
 
-    def _replay(self, state: Mark) -> list[int]:
+    def _replay(self, state: Mark) -> list[Difference]:
         """Bring every open episode back; returns the columns where that failed."""
         columns, at = self.columns, 0
         taken: list[Any] = []
@@ -118,7 +119,8 @@ class Block:
             length = 0 if columns.ended[i] else columns.row - int(columns.started[i])
             taken.append(None if columns.ended[i] else state["actions"][at : at + length])
             at += length
-        return [columns.first_column + i for i in columns.replay(taken, self._obs)]
+        different = columns.replay(taken, self._obs, self._open.total)
+        return [(columns.first_column + i, what) for i, what in different]
 
     def close(self) -> None:
         self.columns.close()
@@ -140,6 +142,14 @@ def make_block(
     except BaseException:
         columns.close()
         raise
+
+
+def listed(different: list[Difference]) -> str:
+    """The columns and, behind those that share it, what differed: `0, 2 (reward); 1 (ended)`."""
+    columns: dict[str, list[str]] = {}
+    for column, what in sorted(different):
+        columns.setdefault(what, []).append(str(column))
+    return "; ".join(f"{', '.join(numbers)} ({what})" for what, numbers in columns.items())
 
 
 def packed(counters: Mark) -> tuple[Array, Mark]:

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ..envs.replaying import Difference
 from ..errors import EnvironmentFailed
 from ..rollout import Pulse, Rollout, still
-from .block import Ledger, Mark, unpacked
+from ..stopping import interruptible
+from .block import Ledger, Mark, listed, unpacked
 from .forkserver import Starter
 from .memory import Memory
 from .worker import Begin, Broke, Done, Failed, Fill, Ready, Said, Setup
@@ -113,7 +115,7 @@ class Crew:
     def env_restarts(self) -> int:
         return sum(worker.env_restarts + worker.env_restarts_now for worker in self.workers)
 
-    def begin(self) -> list[int]:
+    def begin(self) -> list[Difference]:
         """Wait until every worker has its first episodes, or those of its ledger.
 
         Returns the columns that did not come out as they were.
@@ -123,7 +125,7 @@ class Crew:
         self._begun = True
         for worker in self.workers:
             self._begin(worker)
-        different: list[int] = []
+        different: list[Difference] = []
         while not all(worker.ready for worker in self.workers):
             for event in self._events(TICK):
                 assert isinstance(event, Ready)
@@ -144,7 +146,8 @@ class Crew:
     def _events(self, patience: float) -> Iterator[Ready | Arrival]:
         """What workers say, after having waited for one of them; whoever has died is replaced."""
         began = time.perf_counter()
-        ready = self._selector.select(patience)
+        with interruptible():
+            ready = self._selector.select(patience)
         self.t_wait += time.perf_counter() - began
         for key, _ in ready:
             worker: Worker = key.data
@@ -175,9 +178,9 @@ class Crew:
         worker.ready, worker.quiet, worker.pulse = True, 0.0, ()
         if message.different and self._at_work:  # before, whoever asked for it will say so
             log.warning(
-                "the environments of columns %s did not replay to the same observation; they "
-                "begin a new episode",
-                ", ".join(map(str, message.different)),
+                "the environments of columns %s did not replay to the same observation and return; "
+                "they begin a new episode",
+                listed(message.different),
             )
         now = worker.ledger.now
         if not now:

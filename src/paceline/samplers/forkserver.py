@@ -6,7 +6,6 @@ process for tracking, and leaves a directory behind when it is killed.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import pickle
@@ -21,11 +20,10 @@ from importlib import import_module
 from typing import Any, NoReturn, Protocol
 
 from ..errors import EnvironmentFailed
-from ..machine import THREAD_VARIABLES
+from ..machine import THREAD_VARIABLES, end_with_parent
 
 GRACE = 5.0
 """Seconds that workers have to close their environments and leave by themselves."""
-PR_SET_PDEATHSIG = 1
 PATIENCE = 60.0
 """Seconds that the server has to start, and to answer."""
 MOST_BYTES = 4096
@@ -49,12 +47,6 @@ def starter(preload: list[str]) -> Starter:
         return Forkserver(preload)
     except (AttributeError, OSError):
         return Spawner()
-
-
-def end_with_parent() -> None:
-    """Be killed when the server is, for which nobody else could end this process if it hangs."""
-    library = ctypes.CDLL(None, use_errno=True)
-    library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def ignore_signals() -> None:
@@ -162,6 +154,7 @@ class Forkserver:
 def serve(requests: int, trainer: int, preload: list[str]) -> NoReturn:
     """The server: forks on request, knows how its children ended, and goes with its trainer."""
     ignore_signals()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer may have ignored it
     for module in preload:
         import_module(module)
     gc.collect()

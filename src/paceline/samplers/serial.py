@@ -7,8 +7,10 @@ from typing import Any
 
 from ..arrays import part
 from ..envs.maker import World
+from ..envs.replaying import Difference
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Pulse, Rollout, still
+from ..stopping import interruptible
 from .block import Block, Ledger, make_block, states
 
 
@@ -37,7 +39,8 @@ class Serial:
         self.begin()
         episodes = []
         for block, ledger, place in zip(self._blocks, self._ledgers, self._places, strict=True):
-            episodes += block.fill(place)
+            with interruptible():
+                episodes += block.fill(place)
             ledger.note(place, block.counters())
         return replace(self._out, episodes=episodes)
 
@@ -45,19 +48,21 @@ class Serial:
         if self._begun:
             return
         for block, ledger in zip(self._blocks, self._ledgers, strict=True):
-            block.begin()
+            with interruptible():
+                block.begin()
             ledger.begin(block.mark())
         self._begun = True
 
     def state(self) -> dict[str, Any] | None:
         return states(self._ledgers)
 
-    def restore(self, state: dict[str, Any]) -> list[int]:
-        different = []
+    def restore(self, state: dict[str, Any]) -> list[Difference]:
+        different: list[Difference] = []
         for number, (block, ledger) in enumerate(zip(self._blocks, self._ledgers, strict=True)):
             own = part(f"{number}.", state)
             ledger.restore(own)
-            different += block.restore(own)
+            with interruptible():
+                different += block.restore(own)
             ledger.begin(block.mark())
         self._begun = True
         return different

@@ -25,8 +25,10 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
+from ..envs.columns import ENV_ERRORS
 from ..envs.gym import register
 from ..envs.maker import World
+from ..envs.replaying import Difference
 from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Episode
@@ -86,7 +88,7 @@ class Fill:
 @dataclass(frozen=True)
 class Ready:
     mark: Mark
-    different: list[int]
+    different: list[Difference]
     """columns that did not come out as they were"""
 
 
@@ -147,7 +149,7 @@ def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
             line.say(Failed(error))
         except HUNG_UP:
             raise
-        except Exception as error:
+        except ENV_ERRORS as error:
             line.say(Broke(f"{type(error).__name__}: {error}", traceback.format_exc()))
     except HUNG_UP:
         code = 0
@@ -241,7 +243,7 @@ def _serve(line: Line, setup: Setup, memory: Memory, block: Block) -> None:
                 line.say(Done(slot, counters, episodes, block.columns.failures))
 
 
-def _begun(block: Block, state: Mark | None) -> list[int]:
+def _begun(block: Block, state: Mark | None) -> list[Difference]:
     """Columns that are not as they were."""
     if state is None:
         block.begin()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..arrays import part
+from ..envs.replaying import Difference
 from ..rollout import Array, Episode, Rollout
 from .block import states
 from .crew import Crew
@@ -36,7 +37,7 @@ class Processes:
     def state(self) -> dict[str, Any] | None:
         return states([worker.ledger for worker in self._crew.workers])
 
-    def restore(self, state: dict[str, Any]) -> list[int]:
+    def restore(self, state: dict[str, Any]) -> list[Difference]:
         for number, worker in enumerate(self._crew.workers):
             worker.ledger.restore(part(f"{number}.", state))
         return self._crew.begin()

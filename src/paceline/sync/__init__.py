@@ -32,7 +32,7 @@ class Sync(Protocol):
         """Replace `buffer` by its sum over all ranks."""
 
     def gather(self, item: Any) -> list[Any]:
-        """Every rank's item, in the order of ranks."""
+        """Every rank's item, which is plain data (see `wire.py`), in the order of ranks."""
 
     def all(self, flag: bool) -> bool:
         """Whether `flag` holds on every rank."""

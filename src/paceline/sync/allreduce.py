@@ -97,7 +97,8 @@ class Allreduce:
         total = torch.from_numpy(np.append(sums, float(len(episodes))))
         self.sum(total)
         if total[-1]:
-            episodes = [episode for part in self.gather(episodes) for episode in part]
+            parts = self.gather([[e.column, e.total, e.length] for e in episodes])
+            episodes = [Episode(*values) for part in parts for values in part]
         return total[:-1].numpy(), episodes
 
     def peak(self, value: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,6 +20,7 @@ from .beat import TICK
 from .meeting import Meeting
 from .segment import SLOT, Segment
 from .watch import Watch
+from .wire import decode, encode
 
 YIELDS = 2000
 NAP = 1e-4
@@ -35,7 +35,7 @@ class Group(Protocol):
         """Replace `buffer` by its sum over the group."""
 
     def gather(self, item: Any) -> list[Any]:
-        """Everybody's item, in the order of ranks."""
+        """Everybody's item, which is plain data (see `wire.py`), in the order of ranks."""
 
     def close(self) -> None: ...
 
@@ -63,7 +63,7 @@ class Shared:
             flat += other
 
     def gather(self, item: Any) -> list[Any]:
-        mine = np.frombuffer(pickle.dumps(item), np.uint8)
+        mine = np.frombuffer(encode(item), np.uint8)
         sizes = [int(n[0]) for n in self._segment.exchange(np.array([mine.size]))]
         found = [bytearray() for _ in sizes]
         padded = np.zeros(max(sizes), np.uint8)
@@ -72,7 +72,7 @@ class Shared:
             parts = self._segment.exchange(padded[begin : begin + SLOT])
             for whole, part in zip(found, parts, strict=True):
                 whole += part.data
-        return [pickle.loads(whole[:size]) for whole, size in zip(found, sizes, strict=True)]
+        return [decode(bytes(whole[:size])) for whole, size in zip(found, sizes, strict=True)]
 
     def close(self) -> None:
         self._segment.close()
@@ -108,7 +108,7 @@ class Torch:
             buffer.copy_(there)
 
     def gather(self, item: Any) -> list[Any]:
-        mine = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
+        mine = torch.frombuffer(bytearray(encode(item)), dtype=torch.uint8)
         sizes = torch.zeros(self._size, dtype=torch.int64)
         sizes[self._place] = len(mine)
         self.sum(sizes)
@@ -116,7 +116,7 @@ class Torch:
         table[self._place, : len(mine)] = mine
         self.sum(table)
         found = zip(table, sizes.tolist(), strict=True)
-        return [pickle.loads(row[:size].numpy().tobytes()) for row, size in found]
+        return [decode(row[:size].numpy().tobytes()) for row, size in found]
 
     def _finish(self, work: Any) -> None:
         """Wait without sleeping for as long as it usually takes; then in naps, with a look at the

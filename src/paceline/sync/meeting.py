@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlparse
 
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import LostRank
+from ..launcher import check_init_method
+
+log = logging.getLogger("paceline")
 
 PATIENCE = 60.0
 """Seconds that ranks have at least to come; they import torch first."""
@@ -53,8 +61,11 @@ class Meeting:
 def meet(init_method: str, rank: int, size: int, timeout: float, host: str = "") -> Meeting:
     """Wait for all ranks; `host` is whose memory and processes this one can see."""
     patience = timedelta(seconds=max(timeout, PATIENCE))
+    check_init_method(init_method)
     try:
-        store, _, _ = next(rendezvous(init_method, rank, size, timeout=patience))
+        store = _hosted(init_method, size, patience) if rank == 0 else None
+        if store is None:
+            store, _, _ = next(rendezvous(init_method, rank, size, timeout=patience))
         # A launcher that starts all ranks again may offer the store of those that have gone.
         attempt = [os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT")]
         store = PrefixStore(f"paceline/{'/'.join(attempt)}", store)
@@ -67,6 +78,46 @@ def meet(init_method: str, rank: int, size: int, timeout: float, host: str = "")
             f"rank {rank} of {size} did not meet the others at {init_method}: {cause}"
         ) from None
     return Meeting(store, rank, members, patience)
+
+
+def _hosted(init_method: str, size: int, patience: timedelta) -> Store | None:
+    """The store of rank 0, which listens at the address that was given and at no other.
+
+    torch would listen at every address of the host. None where somebody else hosts the store, or
+    the address is not this host's own (behind a gateway, say).
+    """
+    where = urlparse(init_method)
+    host, port = where.hostname, where.port
+    if where.scheme == "env" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if not host or not port:
+        return None
+    try:
+        listening = _listening(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        log.warning(
+            "rank 0 can't listen at %s alone (%s) and does so at every address of this host",
+            host,
+            error.strerror,
+        )
+        return None
+    with listening:
+        return TCPStore(host, port, size, True, patience, master_listen_fd=listening.detach())
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    found = socket.socket(family, kind)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen()
+    except OSError:
+        found.close()
+        raise
+    return found
 
 
 def this_host() -> str:

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from pydantic_core import from_json
 
+from ... import checkpoint
 from ...budget import RECENT, Budget, Progress
 from ...config import Config
 from ...errors import BadInput
-from ...files import read_plain
-from ...rundir import CONFIG, EVALUATION, LOCK, METRICS, RUN, refuse_strange, run_config
+from ...files import read_lines, read_plain
+from ...lock import LOCK
+from ...rundir import CONFIG, EVALUATION, METRICS, RUN, refuse_strange, run_config
 from ...words import printable
 from ..measure import PHASES
 from .statistics import Array
@@ -176,7 +178,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Array], int]:
     """Columns of metrics.jsonl, and how many of its lines could not be read."""
     if not path.exists():
         return {name: np.empty(0) for name in FIELDS}, 0
-    lines = read_plain(path, MOST_BYTES).splitlines()
+    lines = list(read_lines(path, MOST_BYTES))
     try:
         reports = from_json(b"[" + b",".join(lines) + b"]")
     except ValueError:
@@ -227,9 +229,9 @@ def _locked(path: Path) -> bool:
 
 def _recent(path: Path) -> list[float]:
     """Returns of the latest episodes, from the newest checkpoint."""
-    saved = sorted(p for p in (path / "checkpoints").glob("*") if p.name.isdigit())
     try:
-        found = json.loads(read_plain(saved[-1] / "state.json", 2**20))["recent"]
+        newest = checkpoint.saved(path / "checkpoints")[-1]
+        found = json.loads(read_plain(newest / "state.json", 2**20))["recent"]
         return [float(_number(value)) for value in found]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return []

@@ -11,13 +11,13 @@ from typing import Any
 
 from ...config import ALGORITHM_DEFAULTS, ALIASES, BUDGETS, Config, seconds
 from ...config_files import load_file
-from ...configure import fitted, resolve
+from ...configure import resolve
 from ...errors import BadInput
 from ...files import read_plain
 from ...flags import Parser, config_parser, nested
 from ...machine import available_cpus
 from ...rundir import fixed
-from ..arguments import number_from, whole_from
+from ..arguments import looked_at, number_from, whole_from
 
 PLAN = "bench.json"
 MODES = ("sequential", "parallel", "ranks")
@@ -239,9 +239,5 @@ def _envs(file: Mapping[str, Any], given: Mapping[str, str], workers: str) -> st
 
 def _check(file: Mapping[str, Any], options: Mapping[str, str]) -> Config:
     """The configuration of a cell's runs, before the first begins."""
-    from ...envs.maker import look_at
-
     flags = {name: value for name, value in options.items() if name != "config"}
-    config = resolve(file, nested(flags))
-    world = look_at(config.env_id, **vars(config.env))
-    return fitted(config, world.obs_spec, world.act_spec)
+    return looked_at(resolve(file, nested(flags)))[0]

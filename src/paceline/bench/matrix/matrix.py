@@ -15,7 +15,8 @@ from ...config import ALGORITHM_DEFAULTS, ALIASES
 from ...console import Console, clock
 from ...errors import BadInput, StoppedEarly
 from ...files import read_plain, replace_file
-from ...rundir import CONFIG, EVALUATION, METRICS, locked
+from ...lock import locked
+from ...rundir import CONFIG, EVALUATION, METRICS
 from ...words import several
 from ..arguments import held
 from ..comparing.compare import compare

@@ -12,10 +12,10 @@ from typing import Any
 
 from ...config import BUDGETS, Config
 from ...config_files import load_file
-from ...configure import fitted, resolve
+from ...configure import resolve
 from ...errors import BadInput
 from ...flags import Parser, config_parser, nested
-from ..arguments import number_from, refuse_to_lose, whole_from
+from ..arguments import looked_at, number_from, refuse_to_lose, whole_from
 from ..launch import ENDLESS, SETTINGS
 
 ALONE = {
@@ -158,11 +158,7 @@ def _of_all(
 
 def _base(file: Mapping[str, Any], flags: Mapping[str, Any]) -> Config:
     """The training on one process, with what suits its environment filled in."""
-    from ...envs.maker import look_at
-
-    config = resolve(file, _nested(flags))
-    world = look_at(config.env_id, **vars(config.env))
-    return fitted(config, world.obs_spec, world.act_spec)
+    return looked_at(resolve(file, _nested(flags)))[0]
 
 
 def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:

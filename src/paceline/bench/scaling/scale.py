@@ -57,7 +57,7 @@ def command(arguments: list[str]) -> int:
 
 def measure(plan: Plan) -> int:
     """Run everything, writing what is known after each run."""
-    from ...rundir import locked
+    from ...lock import locked
 
     with locked(plan.folder), ended_by_signals():
         _clear(plan.folder)

@@ -10,11 +10,12 @@ from typing import Any
 
 from ...config import BUDGETS, Config, parse_duration, parse_steps, seconds
 from ...config_files import load_file
-from ...configure import fitted, resolve
-from ...envs.maker import World, look_at
+from ...configure import resolve
+from ...envs.maker import World
 from ...errors import BadInput
 from ...flags import Parser, config_parser, nested
 from ...machine import available_cpus
+from ..arguments import looked_at
 from ..launch import ENDLESS, SETTINGS
 from .constants import read_constants
 from .model import Shape
@@ -109,9 +110,7 @@ def plan_of(arguments: list[str]) -> Plan:
             raise BadInput(f"--{name.replace('_', '-')} is {given[name]!r}, and {hint}")
     file = load_file(given["config"]) if "config" in given else {}
     flags = {name: value for name, value in given.items() if name != "config"}
-    config = resolve(file, nested(flags))
-    world = look_at(config.env_id, **vars(config.env))
-    base = fitted(config, world.obs_spec, world.act_spec)
+    base, world = looked_at(resolve(file, nested(flags)))
     large = bool(world.obs_spec.images) or base.own_encoder is not None
     plan = Plan(
         base=base,

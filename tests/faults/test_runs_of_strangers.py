@@ -1,0 +1,159 @@
+"""A run directory is followed as long as it stays inside; the rest has to be said again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ranked
+import yaml
+from ranked import Command
+
+import paceline
+from paceline.errors import BadInput
+from paceline.rundir import resumed_config
+
+pytestmark = pytest.mark.timeout(120)
+
+FLAGS = shlex.split(
+    "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 8 "
+    "--eval-episodes 1 --total-iters 4 --compile off"
+)
+
+
+@pytest.fixture(scope="module")
+def made(shell_in, tmp_path_factory):
+    shell = shell_in(tmp_path_factory.mktemp("made"))
+    return shell.train_here("run", *FLAGS)
+
+
+@pytest.fixture
+def run(made, shell):
+    shutil.copytree(made.path, shell.folder / "run", symlinks=True)
+    return shell.run("run")
+
+
+def change(run, **values):
+    """Edit config.yaml, and what the checkpoints say of it."""
+    path = run.path / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_metrics_go_outside_only_where_that_is_said_again(shell, run, there, caplog):
+    copy = shell.folder / "copy.jsonl"
+    lines = "".join(f'{{"time": 1.0, "iter": {number}}}\n' for number in range(1, 31))
+    if there:
+        copy.write_text(lines)
+    change(run, log_jsonl=str(copy))
+    shell.resume_here("run", total_iters=5)
+    assert copy.exists() == there
+    assert not there or copy.read_text() == lines
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert f"{copy} is not written to" in warning and f"--log-jsonl {copy}" in warning
+    caplog.clear()
+    shell.resume_here("run", total_iters=7, log_jsonl=str(copy))
+    iterations = [json.loads(line)["iter"] for line in copy.read_text().splitlines()]
+    assert iterations == ([1, 2, 3, 4, 5] if there else []) + [6, 7]
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_metrics_inside_the_run_are_its_own(shell, caplog):
+    run = shell.train_here("run", *FLAGS, "--log-jsonl", shell.folder / "run" / "more.jsonl")
+    shell.resume_here("run", total_iters=6)
+    assert run.text("more.jsonl") == run.text("metrics.jsonl")
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+    (run.path / "more.jsonl").rename(shell.folder / "outside.jsonl")
+    (run.path / "more.jsonl").symlink_to(shell.folder / "outside.jsonl")
+    shell.resume_here("run", total_iters=8)
+    assert len((shell.folder / "outside.jsonl").read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "checkpoints/x.jsonl", "."])
+def test_a_file_of_the_run_itself_is_not_written_twice(shell, run, name):
+    change(run, log_jsonl=str(run.path / name))
+    shell.resume_here("run", total_iters=6)
+    assert [line["iter"] for line in run.metrics()] == [1, 2, 3, 4, 5, 6]
+    assert not (run.path / "checkpoints" / "x.jsonl").exists()
+
+
+@pytest.mark.parametrize("method", ["tcp://198.51.100.1:80", "file:///elsewhere/meeting"])
+def test_where_ranks_meet_has_to_be_said_again(run, method):
+    change(run, init_method=method)
+    assert resumed_config(run.path, {})[0].init_method == "env://"
+    assert resumed_config(run.path, {"init_method": method})[0].init_method == method
+
+
+@pytest.mark.slow
+def test_ranks_do_not_meet_where_a_run_alone_says(shell):
+    meeting = shell.folder / "meeting"
+    shell.train("run", *FLAGS, "--ranks", "2")
+    change(shell.run("run"), init_method=f"file://{meeting}")
+    ended = shell("resume", "run", "--total-iters", "5")
+    assert ended.code == 0, ended
+    assert not meeting.exists()
+    assert f"--init-method file://{meeting}" in ended.out
+
+
+def test_a_start_from_elsewhere_is_read_again_only_if_that_is_said_again(shell, run, made):
+    shutil.rmtree(run.path / "checkpoints")
+    change(run, init_from=str(made.path))
+    with pytest.raises(BadInput, match=f"--init-from {made.path}"):
+        shell.resume_here("run")
+    with pytest.raises(BadInput, match=r"^init_from can't change"):
+        shell.resume_here("run", init_from=str(shell.folder))
+    shell.resume_here("run", init_from=str(made.path))
+    assert len(run.metrics()) == 4
+
+
+def test_ranks_that_are_started_again_keep_what_their_user_said(shell):
+    """Before the first checkpoint, so that the weights that it began with are read again."""
+    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+    flags = [*FLAGS, "--env-id", "ranked:Ranked-v0", "--env.kwargs", '{"slow": 0.001}']
+    shell.train("source", *flags)
+    outward = shlex.split("--log-jsonl copy.jsonl --init-from source --save-every 1M --ranks 2")
+    outward += ["--init-method", f"file://{shell.folder / 'meeting'}", "--total-iters", "20"]
+    command = Command(
+        shell,
+        *("train", "--output-dir", "run", *flags, *outward),
+        name="run",
+        prefix=(sys.executable, "-m", "paceline"),
+    )
+    command.await_reports(5)
+    command.await_(command.ranks)[1].kill()
+    assert command.end(timeout=90) == 0, (command.out, command.err)
+    run = shell.run("run")
+    assert "all ranks start again" in command.out
+    assert "leads out" not in command.out + command.err
+    assert (shell.folder / "copy.jsonl").read_text() == run.text("metrics.jsonl")
+    assert [line["iter"] for line in run.metrics()] == list(range(1, 21))
+    assert yaml.safe_load(run.text("config.yaml"))["init_method"].endswith("/meeting")
+
+
+@pytest.mark.parametrize("how", ["module", "script"])
+def test_nothing_is_imported_from_the_current_directory(shell, how):
+    (shell.folder / "planted.py").write_text("open('canary', 'w')")
+    (shell.folder / "tomllib.py").write_text("open('canary', 'w')")
+    script = Path(sys.executable).with_name("paceline")
+    command = [sys.executable, "-m", "paceline"] if how == "module" else [str(script)]
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    arguments = ("train", "--env-id", "planted:Planted-v0", "--total-iters", "1")
+    ended = subprocess.run(
+        [*command, *arguments], cwd=shell.folder, env=variables, capture_output=True, timeout=60
+    )
+    assert ended.returncode == 2
+    assert b"planted" in ended.stderr
+    assert not (shell.folder / "canary").exists()
+
+
+def test_python_takes_the_same(run):
+    change(run, log_jsonl=str(run.path.parent / "copy.jsonl"))
+    list(paceline.resume(run.path, total_iters=5, log_jsonl=None))
+    assert not (run.path.parent / "copy.jsonl").exists()
+    assert yaml.safe_load(run.text("config.yaml"))["log_jsonl"] is None

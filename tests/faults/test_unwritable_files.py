@@ -1,0 +1,84 @@
+"""Files that can't be written while a run trains: it goes on, and says so once."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+
+import pytest
+
+import paceline
+from paceline.metrics import JsonLines, Report
+
+FLAGS = shlex.split(
+    "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 8 "
+    "--eval-episodes 1 --track none --output-dir run"
+)
+
+
+def report(iteration):
+    """A line of metrics."""
+    times = dict.fromkeys(("time", "fps", "t_iter", "t_rollout", "t_learn", "t_sync"), 0.0)
+    rest = dict.fromkeys(("t_other", "t_wait", "lag_mean"), 0.0)
+    counts = dict.fromkeys(("steps", "steps_global", "world_size", "restarts"), 1)
+    more = dict.fromkeys(("env_restarts", "lag_max", "episodes"), 0)
+    names = ("episode_return", "episode_length", "loss", "policy_loss", "value_loss", "entropy")
+    unknown = dict.fromkeys(names)
+    return Report(iter=iteration, **times, **rest, **counts, **more, **unknown)
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def test_a_device_that_takes_nothing_costs_one_warning(shell):
+    ended = shell("train", *FLAGS, "--total-iters", "20", "--log-jsonl", "/dev/full")
+    assert ended.code == 0, ended
+    assert ended.out.count("/dev/full can't be written: No space left") == 1
+    assert "Traceback" not in ended.out + ended.err
+    assert len(shell.run("run").metrics()) == 20
+
+
+def test_a_pipe_without_a_reader_is_refused_before_the_run_begins(shell, pipe):
+    ended = shell("train", *FLAGS, "--total-iters", "5", "--log-jsonl", pipe, timeout=30)
+    assert ended.code == 2, ended
+    assert "log_jsonl pipe can't be written: nobody reads from this pipe" in ended.err
+    assert not (shell.folder / "run" / "config.yaml").exists()
+
+
+def test_a_pipe_that_is_read_gets_every_line_to_the_end(shell, pipe):
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    run = shell.train("run", *FLAGS[:-2], "--total-iters", "5", "--log-jsonl", pipe)
+    reader.join(10)
+    assert read == [(run.path / "metrics.jsonl").read_bytes()]
+
+
+@pytest.mark.parametrize("reader", ["is slow", "leaves"])
+def test_a_pipe_whose_reader_does_not_read_holds_nobody_up(pipe, caplog, reader):
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    lines = JsonLines(pipe)
+    if reader == "leaves":
+        os.close(end)
+    for number in range(200):
+        lines.write(report(number))
+    lines.close()
+    assert len(caplog.records) == 1
+    assert str(pipe) in caplog.text and "training goes on" in caplog.text
+    if reader == "is slow":  # every line that did fit is whole
+        held = os.read(end, 2**20)
+        os.close(end)
+        assert held.endswith(b"}\n") and held.startswith(b'{"time"')
+
+
+def test_a_resumed_run_goes_on_in_a_pipe(shell, pipe, tmp_path):
+    run = shell.train_here("run", *FLAGS[:-2], "--total-iters", "3")
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for iterations in (4, 5):
+        list(paceline.resume(run.path, total_iters=iterations, log_jsonl=str(pipe)))
+    assert os.read(end, 2**20).count(b"\n") == 2
+    os.close(end)
