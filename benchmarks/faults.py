@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -29,7 +31,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", nargs="+", choices=KINDS)
     parser.add_argument("--only", help="an area, or a part of the name of what is tried")
-    parser.add_argument("--failed", action="store_true", help="of `round`: not what survived before")
+    parser.add_argument(
+        "--failed", action="store_true", help="of `round`: not what survived before"
+    )
     parser.add_argument("--missing", action="store_true", help="of `round`: what was never tried")
     parser.add_argument("--most", type=int, help="of `round`: no more than this many, drawn")
     parser.add_argument("--seed", type=int, default=0)
@@ -42,13 +46,14 @@ def main() -> None:
         file = options.results / f"faults-{name}.json"
         chosen = {k: v for k, v in vars(options).items() if k in ("seed", "trials", "jobs")}
         where = {k: v for k, v in description().items() if k in ("versions", "cpu", "cpus")}
-
-        def keep(result, file=file, head={"what": name, "options": chosen, "machine": where}):
-            file.write_text(json.dumps(head | result, indent=1) + "\n")
-
+        head = {"what": name, "options": chosen, "machine": where}
         known = json.loads(file.read_text()) if file.exists() else {}
-        options.keep = keep
-        keep(KINDS[name](options, known))
+        options.keep = partial(_keep, file, head)
+        options.keep(KINDS[name](options, known))
+
+
+def _keep(file: Path, head: dict[str, Any], result: dict[str, Any]) -> None:
+    file.write_text(json.dumps(head | result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class Trial:
     says: str = ""
     """pattern that the output must have"""
     run: str = ""
-    """way of running of which {here}/run holds a half-finished run, `way:done` for a finished one"""
+    """way of running of which `run` is a half-finished run; `way:done` for a finished one"""
     prepare: Callable[[Case], Any] | None = None
     during: Callable[[Case], Any] | None = None
     after: Callable[[Case], Any] | None = None

@@ -11,10 +11,25 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from . import arguments, environments, files, python, resources, signals
+from . import (
+    arguments,
+    configs,
+    environments,
+    injected,
+    other_commands,
+    python,
+    resources,
+    run_directories,
+    signals,
+    terminals,
+    together,
+)
 from .harness import Kept, Trial, attempt
 
-AREAS = (arguments, files, signals, resources, environments, python)
+AREAS = (
+    *(arguments, configs, run_directories, together, signals, resources, injected, terminals),
+    *(other_commands, environments, python),
+)
 KINDS = ("survived", "lost", "hung", "wrong words", "broken trial")
 
 
