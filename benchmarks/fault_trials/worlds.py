@@ -99,9 +99,8 @@ class OddSpaces(CartPoleEnv):  # type: ignore[misc]
         return self._fit(obs), info
 
     def step(self, action: Any) -> Any:
-        if self._kind == "actions from -3":
-            action += 3
-        obs, *rest = super().step(int(np.asarray(action).reshape(-1)[0]) % 2)
+        number = int(np.asarray(action).reshape(-1)[0])
+        obs, *rest = super().step(number if number < 0 else number % 2)
         return (self._fit(obs), *rest)
 
     def _fit(self, obs: Any) -> Any:
