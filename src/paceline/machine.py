@@ -271,7 +271,7 @@ class Usage:
 
     def __init__(self, every: float = 3.0) -> None:
         self._every, self._read_at, self._cost = every, time.monotonic(), 0.0
-        self._process, self._above = psutil.Process(), _launchers()
+        self._above = _launchers()
         self._cpu_seconds = self._cpu()
         self._values: tuple[float, float | None] | None = None
 
@@ -294,7 +294,11 @@ class Usage:
         return TOO_SHORT if busy is None else max(self._every, 200 * self._cost)
 
     def _tree(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
+        try:
+            process = psutil.Process()
+            return [process, *process.children(recursive=True)]
+        except psutil.Error:  # the system does not tell, as where /proc is missing
+            return []
 
     def _memory(self) -> float:
         total = 0.0
