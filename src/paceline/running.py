@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import torch
 from annotated_types import Ge, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -219,6 +220,7 @@ def _get_ready(parts: Parts) -> None:
     """Nobody's clock starts before all environments, of all ranks, are ready for a step."""
     if parts.sampler is not None:
         parts.sampler.begin()
+        torch.set_num_threads(parts.choices.threads)  # environments may have set another number
     parts.sync.all(True)
 
 
