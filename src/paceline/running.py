@@ -25,11 +25,11 @@ from .config import BUDGETS, Config
 from .configure import fitted
 from .envs.maker import World
 from .envs.replaying import Difference
-from .errors import BadInput, Diverged, EnvironmentFailed
+from .errors import BadInput, Diverged, EnvironmentFailed, StoppedEarly
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
-from .rundir import CONFIG, claim, fixed, locked, read_run, resumed_config, rewind
+from .rundir import CONFIG, add_to_run, claim, fixed, locked, read_run, resumed_config, rewind
 from .samplers.block import listed
 from .samplers.serial import Serial
 from .space_text import mismatch
@@ -101,8 +101,22 @@ def go_on(
             if found is None:
                 log.warning("%s has no checkpoint yet; it starts from the beginning", folder)
             rewind(folder, config, progress.iter)
+            if parts.choices != choices:
+                _note_eager(folder, parts)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
+
+
+def _note_eager(folder: Path, parts: Parts) -> None:
+    """The one choice of a run that may not hold: here its step can't be compiled."""
+    log.warning(
+        "so far this run's minibatch step was compiled, and from here on it is not: it goes on, "
+        "but not exactly as it would have"
+    )
+    try:
+        add_to_run(folder, choices=asdict(parts.choices))
+    except OSError as error:
+        raise StoppedEarly(f"{folder} can't be written: {error.strerror}") from None
 
 
 def _refuse_other_spaces(path: Path, found: checkpoint.Checkpoint, world: World) -> None:
