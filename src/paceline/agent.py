@@ -88,8 +88,10 @@ class Agent:
         import torch
 
         from .policy.actor_critic import ActorCritic
+        from .settings import own_settings
 
-        module = ActorCritic(self.network)
+        with own_settings():
+            module = ActorCritic(self.network)
         # A user's encoder may hold constants, which are its own and not saved.
         named = {name: torch.from_numpy(weight) for name, weight in self.weights.items()}
         module.load_state_dict(module.state_dict() | named)

@@ -57,6 +57,10 @@ paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
 HELP = ("--help", "-h")
 MOST_EPISODES = 10**6
 """Of one evaluation."""
+OUT_OF_MEMORY = (
+    "there is not enough memory; write a lower --num-envs, --rollout-steps or --hidden, or raise "
+    "the limit of this process (ulimit -v)"
+)
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 RANK_VARIABLES = {"RANK", "WORLD_SIZE"}
 THREADS_SECONDS = 3.0
@@ -107,7 +111,8 @@ def _leave(code: int) -> NoReturn:
         # A rank that has lost others is not to wait for what it had begun with them.
         os._exit(code)
     atexit.register(end_descendants)
-    threading.Thread(target=_leave_behind, args=(code,), daemon=True).start()
+    with suppress(RuntimeError):  # where no thread can be started, none is to be left behind
+        threading.Thread(target=_leave_behind, args=(code,), daemon=True).start()
     sys.exit(code)
 
 
@@ -170,6 +175,9 @@ def run(arguments: list[str]) -> int:
             _complain(BadInput(f"{error.filename}: {error.strerror}"))
         else:
             raise  # nobody named what it is about: it is ours
+        return BadInput.exit_code
+    except MemoryError:
+        _complain(BadInput(OUT_OF_MEMORY))
         return BadInput.exit_code
     except KeyboardInterrupt:
         _tell("interrupted")

@@ -14,6 +14,7 @@ import yaml
 
 from .config import Config
 from .errors import BadInput
+from .files import open_plain
 
 MOST_VALUES = 10_000
 MOST_BYTES = 64_000
@@ -116,8 +117,8 @@ def _yaml(text: str) -> Any:
 
 
 def _text(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_plain(path, links=True) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise BadInput(f"{path}: is larger than {MOST_BYTES:,} bytes; is it a configuration?")
-    return data.decode("utf-8")
+    return data.decode("utf-8-sig")

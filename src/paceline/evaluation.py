@@ -178,7 +178,8 @@ def _play(
         row.turn()
         columns.pulse[0] += 1
         obs = row.obs[0] if window is None else window.show(row.obs[0], row.first[0])
-        actor.forward(obs, parameters)
+        with np.errstate(all="ignore"):  # whatever environments have made of it
+            actor.forward(obs, parameters)
         if window is not None:
             window.shift()
         if sample:

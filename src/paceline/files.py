@@ -42,21 +42,23 @@ def shown(path: str | Path) -> str:
 
 def read_plain(path: Path, most: int | None = None) -> bytes:
     """All of a plain file; `OSError` for a link, a pipe, or more than `most` bytes."""
-    with _opened(path, most) as file:
+    with open_plain(path, most) as file:
         return file.read()
 
 
 def read_lines(path: Path, most: int | None = None) -> Iterator[bytes]:
     """The lines of a plain file, one at a time; `OSError` as of `read_plain`, or for a huge one."""
-    with _opened(path, most) as file:
+    with open_plain(path, most) as file:
         while line := file.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE:
                 raise OSError(errno.EFBIG, f"it has a line of more than {LONGEST_LINE:,} bytes")
             yield line
 
 
-def _opened(path: Path, most: int | None) -> BinaryIO:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_plain(path: Path, most: int | None = None, links: bool = False) -> BinaryIO:
+    """A plain file, to be read; through `links` only where its user has named it."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    handle = os.open(path, flags)
     file = os.fdopen(handle, "rb")
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode):

@@ -25,6 +25,7 @@ from .policy.flat import Flat
 from .policy.network import NetworkSpec
 from .policy.normalize import ReturnScaler, RunningMoments
 from .rollout import Array, Rollout
+from .settings import own_settings
 from .sight import Sight
 from .spaces import ObservationSpec
 from .step import Objective, Step
@@ -53,6 +54,7 @@ class Plan:
 
 
 class Learner:
+    @own_settings()
     def __init__(
         self,
         network: NetworkSpec,
@@ -66,6 +68,7 @@ class Learner:
     ) -> None:
         """`stored` is how rollouts hold observations, where a policy sees several as one."""
         self._algorithm, self.sync, self._plan, self._device = algorithm, sync, plan, device
+        self._threads = torch.get_num_threads()
         self.module = ActorCritic(network)
         self.module.initialize(plan.seed)
         self.module.to(device)
@@ -112,11 +115,14 @@ class Learner:
         """What actors need, as one array; on a CPU a view that changes with the next update."""
         return self.flat.published.numpy(force=True)
 
+    @own_settings()
     def update(self, rollout: Rollout, remaining: float) -> Metrics:
         """Learn from one rollout; `remaining` falls from 1 to 0 over the run.
 
         If anything turns NaN or infinite, everything is put back as it was, and `Diverged` raised.
         """
+        if torch.get_num_threads() != self._threads:  # an environment's doing
+            torch.set_num_threads(self._threads)
         before = self.state() if self._own else None
         rows, metrics = self._judge(rollout)
         lr = self._plan.lr * (remaining if self._plan.anneal_lr else 1.0)
@@ -334,6 +340,7 @@ class Learner:
         flat = array.reshape(-1, *array.shape[2:]) if array.ndim > 1 else array
         return torch.from_numpy(flat).to(self._device)
 
+    @own_settings()
     def warm_up(self, rollout: Rollout) -> float:
         """Compile for rollouts of this shape, learning nothing; returns the seconds taken."""
         began, kept = time.perf_counter(), rollout.steps * rollout.columns

@@ -8,6 +8,7 @@ import platform
 import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from typing import Any
 import psutil
 
 from . import launcher
+from .errors import BadInput
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Set before torch is imported, or it makes a directory of its own choice in /tmp."""
@@ -136,8 +138,28 @@ def cpu_name() -> str:
 
 def compiled_cache() -> str:
     """Where compiled steps are kept from one run to the next."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # of a user without a home
+        base = _private_folder()
     return str(Path(base) / "paceline" / "compiled")
+
+
+def _private_folder() -> Path:
+    """In the temporary folder; what is compiled is executed, so nobody else may write there."""
+    try:
+        folder = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}"
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        ours = found.st_uid == os.getuid() and not found.st_mode & 0o077
+        safe = ours and stat.S_ISDIR(found.st_mode)
+        return folder if safe else Path(tempfile.mkdtemp(prefix="paceline-"))
+    except OSError as error:
+        raise BadInput(
+            f"this user has no home directory, and no temporary one can be made "
+            f"({error.strerror}); set HOME or XDG_CACHE_HOME"
+        ) from None
 
 
 def wanted_compiler(named: str | None, system: str = sys.platform) -> str:
@@ -271,7 +293,7 @@ class Usage:
 
     def __init__(self, every: float = 3.0) -> None:
         self._every, self._read_at, self._cost = every, time.monotonic(), 0.0
-        self._process, self._above = psutil.Process(), _launchers()
+        self._above = _launchers()
         self._cpu_seconds = self._cpu()
         self._values: tuple[float, float | None] | None = None
 
@@ -294,7 +316,11 @@ class Usage:
         return TOO_SHORT if busy is None else max(self._every, 200 * self._cost)
 
     def _tree(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
+        try:
+            process = psutil.Process()
+            return [process, *process.children(recursive=True)]
+        except psutil.Error:  # the system does not tell, as where /proc is missing
+            return []
 
     def _memory(self) -> float:
         total = 0.0

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import torch
 from annotated_types import Ge, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -24,13 +25,13 @@ from .config import BUDGETS, Config
 from .configure import fitted
 from .envs.maker import World
 from .envs.replaying import Difference
-from .errors import BadInput, Diverged, EnvironmentFailed
+from .errors import BadInput, Diverged, EnvironmentFailed, StoppedEarly
 from .files import shown
 from .lock import locked
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
-from .rundir import CONFIG, claim, fixed, read_run, resumed_config, rewind
+from .rundir import CONFIG, add_to_run, claim, fixed, read_run, resumed_config, rewind
 from .samplers.block import listed
 from .samplers.serial import Serial
 from .space_text import mismatch
@@ -107,8 +108,22 @@ def go_on(
             if found is None:
                 log.warning("%s has no checkpoint yet; it starts from the beginning", shown(folder))
             rewind(folder, config, progress.iter, changes)
+            if parts.choices != choices:
+                _note_eager(folder, parts)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
+
+
+def _note_eager(folder: Path, parts: Parts) -> None:
+    """The one choice of a run that may not hold: here its step can't be compiled."""
+    log.warning(
+        "so far this run's minibatch step was compiled, and from here on it is not: it goes on, "
+        "but not exactly as it would have"
+    )
+    try:
+        add_to_run(folder, choices=asdict(parts.choices))
+    except OSError as error:
+        raise StoppedEarly(f"{folder} can't be written: {error.strerror}") from None
 
 
 def _refuse_other_spaces(path: Path, found: checkpoint.Checkpoint, world: World) -> None:
@@ -226,6 +241,7 @@ def _get_ready(parts: Parts) -> None:
     """Nobody's clock starts before all environments, of all ranks, are ready for a step."""
     if parts.sampler is not None:
         parts.sampler.begin()
+        torch.set_num_threads(parts.choices.threads)  # environments may have set another number
     parts.sync.all(True)
 
 

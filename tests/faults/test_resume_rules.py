@@ -113,6 +113,20 @@ def test_logging_and_evaluation_may_change(shell, run):
     assert (changed.path / "checkpoints" / "best").is_dir()
 
 
+def test_a_compiled_run_that_goes_on_without_a_compiler_says_that_it_is_not_exact(shell, run):
+    facts = run.json("run.json")
+    facts["choices"]["compiled"] = True  # as of a run long enough for compiling to be worth it
+    (run.path / "run.json").write_text(json.dumps(facts))
+    nowhere = {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(shell.folder / "cache")}
+    ended = shell("resume", "run", "--total-iters", "7", env=shell.environment(**nowhere))
+    assert ended.code == 0, ended
+    assert "was compiled, and from here on it is not" in ended.out
+    assert "not exactly as it would have" in ended.out
+    assert run.json("run.json") == facts | {"choices": facts["choices"] | {"compiled": False}}
+    again = shell("resume", "run", "--total-iters", "8", env=shell.environment(**nowhere))
+    assert again.code == 0 and "compiled" not in again.out, again
+
+
 def test_statistics_of_rewards_within_an_environment_are_told_not_to_come_back(shell):
     """NormalizeReward's observations replay, and its rewards do not."""
     wrapped = ("--env.wrappers", "gymnasium.wrappers:NormalizeReward")

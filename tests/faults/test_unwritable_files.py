@@ -1,4 +1,4 @@
-"""Files that can't be written while a run trains: it goes on, and says so once."""
+"""Files that can not be written, or are none: a run goes on and says so once, or is refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import paceline
+from paceline.config_files import load_file
 from paceline.metrics import JsonLines, Report
 
 FLAGS = shlex.split(
@@ -82,3 +83,32 @@ def test_a_resumed_run_goes_on_in_a_pipe(shell, pipe, tmp_path):
         list(paceline.resume(run.path, total_iters=iterations, log_jsonl=str(pipe)))
     assert os.read(end, 2**20).count(b"\n") == 2
     os.close(end)
+
+
+# Files that are read, and are none
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "directory", "loop"])
+@pytest.mark.parametrize("suffix", ["yaml", "json", "toml", "py"])
+def test_a_configuration_that_is_no_plain_file_is_refused_and_not_waited_for(
+    command, shell, what, suffix
+):
+    path = shell.folder / f"c.{suffix}"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if what == "device" else path.name)
+    ended = command("train", "--config", path)
+    assert ended.code == 2
+    assert path.name in ended.err and len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"), [("yaml", "lr: 0.5"), ("json", '{"lr": 0.5}'), ("toml", "lr = 0.5")]
+)
+def test_a_configuration_of_another_system_is_read(tmp_path, suffix, text):
+    path = tmp_path / f"c.{suffix}"
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n")
+    assert load_file(path) == {"lr": 0.5}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -344,3 +347,48 @@ def test_the_first_rank_counts_the_processes_that_started_it(rank, line, counted
     if line:
         told["PACELINE_LINE"] = "x"
     assert python(AGENT, **told) == [counted]
+
+
+# A user without a home
+
+
+@pytest.fixture
+def homeless(monkeypatch, tmp_path):
+    """Neither HOME nor an entry in passwd, as in some containers; tmp_path for temporary files."""
+
+    def unknown(uid):
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"paceline-{os.getuid()}"
+
+
+def test_without_a_home_compiled_steps_are_kept_where_nobody_else_writes(homeless):
+    first = machine.compiled_cache()
+    assert homeless in Path(first).parents
+    assert homeless.stat().st_mode & 0o777 == 0o700
+    assert machine.compiled_cache() == first
+
+
+@pytest.mark.parametrize("planted", ["open directory", "link", "file"])
+def test_what_somebody_else_may_have_put_there_is_not_used(homeless, tmp_path, planted):
+    if planted == "open directory":
+        homeless.mkdir()
+        homeless.chmod(0o777)
+    elif planted == "link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        homeless.symlink_to(tmp_path / "theirs")
+    else:
+        homeless.touch(0o600)
+    found = Path(machine.compiled_cache()).parent.parent
+    assert found not in (homeless, tmp_path / "theirs")
+    assert found.parent == tmp_path and found.stat().st_mode & 0o777 == 0o700
+
+
+def test_without_a_temporary_folder_either_it_says_what_to_set(homeless, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(paceline.BadInput, match="set HOME or XDG_CACHE_HOME"):
+        machine.compiled_cache()

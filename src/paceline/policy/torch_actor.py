@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ..rollout import Array
+from ..settings import own_settings
 from .actor_critic import ActorCritic, Policy, prepared
 from .flat import Layout
 from .heads import make_head
@@ -15,6 +16,7 @@ from .network import NetworkSpec
 class TorchActor:
     """Acts like `NumpyActor`, for observations that need more than dense layers."""
 
+    @own_settings()
     def __init__(self, spec: NetworkSpec) -> None:
         self.spec, self.head = spec, make_head(spec)
         self._value_head: nn.Linear | None = None
@@ -33,6 +35,7 @@ class TorchActor:
         self.head.load(weights[at : at + self.head.extra])
         self._layout.bind(self._bound, torch.from_numpy(weights[at:]))
 
+    @own_settings()
     @torch.inference_mode()
     def forward(self, obs: Array, out: Array, value: Array | None = None) -> None:
         parts = {name: torch.from_numpy(part) for name, part in self.spec.obs.split(obs).items()}

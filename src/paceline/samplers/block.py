@@ -62,9 +62,10 @@ class Block:
         first = columns.first_column
         out.version[:], out.column[:] = self._version, np.arange(first, first + columns.num_envs)
         begun = columns.row - columns.started
-        noise = self._actor.head.noise(
-            self._seed, self._rollouts, first, columns.num_envs, out.steps
-        )
+        with np.errstate(all="ignore"):  # whatever environments have made of it
+            noise = self._actor.head.noise(
+                self._seed, self._rollouts, first, columns.num_envs, out.steps
+            )
         out.begin(self._obs, self._first)
         if self._window is not None:
             out.before[:] = self._window.before

@@ -13,6 +13,9 @@ from ..rollout import Array, Pulse, Rollout
 from ..spaces import ObservationSpec
 from ..stack import Window
 
+FP_ERRORS = (FloatingPointError, RuntimeWarning)
+"""What numpy raises for an underflow, say, where an environment has asked for that."""
+
 
 class Leaving(Exception):
     """Nobody waits for this rollout any more."""
@@ -37,15 +40,22 @@ def unroll(
             raise Leaving
         parameters, action = head[t], out.action[t]
         obs = out.obs[t] if window is None else window.show(out.obs[t], out.first[t])
-        forward(obs, parameters, out.value[t] if values else None)
+        value = out.value[t] if values else None
+        try:
+            forward(obs, parameters, value)
+            sample(parameters, noise[t], action)
+        except FP_ERRORS:
+            with np.errstate(all="ignore"):
+                forward(obs, parameters, value)
+                sample(parameters, noise[t], action)
         if window is not None:
             window.shift()
-        sample(parameters, noise[t], action)
         step(t, adapt(action), out)
-    if values:
-        obs = out.obs[-1] if window is None else window.show(out.obs[-1], out.first[-1])
-        forward(obs, np.empty_like(head[0]), out.value[-1])
-    out.logp[:] = actor.head.logp(head, out.action)
+    with np.errstate(all="ignore"):
+        if values:
+            obs = out.obs[-1] if window is None else window.show(out.obs[-1], out.first[-1])
+            forward(obs, np.empty_like(head[0]), out.value[-1])
+        out.logp[:] = actor.head.logp(head, out.action)
 
 
 def check_policy(rollout: Rollout, head: Array, spec: ObservationSpec) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from ...config import ALGORITHM_DEFAULTS, ALIASES
 from ...console import Console, clock
 from ...errors import BadInput, StoppedEarly
-from ...files import read_plain, replace_file
+from ...files import open_plain, read_plain, replace_file
 from ...lock import locked
 from ...rundir import CONFIG, EVALUATION, METRICS
 from ...words import several
@@ -218,7 +218,7 @@ def _told(folder: Path) -> str:
 def _last_line(path: Path) -> dict[str, Any] | None:
     """The newest whole report of a run, if there is one."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - 4096))
             lines = file.read().splitlines(keepends=True)
