@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    for kind in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(kind, signal.SIG_DFL)  # what is ignored here (nohup) would be in every trial
     for name in options.what:
         print(f"— {name}", flush=True)
         file = options.results / f"faults-{name}.json"
