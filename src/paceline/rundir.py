@@ -113,10 +113,9 @@ def add_to_run(folder: Path, **facts: Any) -> None:
 def _claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
     """Make sure that `log_jsonl` can be written, and that nothing is lost by it."""
     check_path("log_jsonl", str(path))
-    if path.absolute() == (folder / METRICS).absolute():
-        raise BadInput(
-            f"log_jsonl {shown(path)} is the run's own metrics file; name another, or none"
-        )
+    ours = {os.path.realpath(folder / name) for name in (*OURS, LOCK)}
+    if ours & {os.path.realpath(place) for place in (path, *path.parents)}:
+        raise BadInput(f"log_jsonl {shown(path)} is the run's own file; name another, or none")
     if path.is_file() and path.stat().st_size and not overwrite:
         raise BadInput(f"log_jsonl {shown(path)} already exists; name another, or give --overwrite")
     try:

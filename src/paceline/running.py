@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -28,6 +28,7 @@ from .envs.replaying import Difference
 from .errors import BadInput, Diverged, EnvironmentFailed, StoppedEarly
 from .files import shown
 from .lock import locked
+from .machine import Choices
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring, watch
@@ -50,6 +51,8 @@ GENERAL = {
 """Presets for environments that nothing was tuned for."""
 COMMON = (*BUDGETS, "stop_at_return", "log_every")
 """Of what alters no learning, what decides when ranks talk to each other."""
+MOST_PER_CPU = 8
+"""Threads of a learner, at most."""
 MOST = 2**53
 """No run is longer, in whatever unit."""
 
@@ -85,6 +88,7 @@ def go_on(
 ) -> Iterator[Report]:
     """A run from its newest whole checkpoint, of which rank 0 tells the others."""
     config, choices = resumed_config(folder, changes)
+    choices = _fewer_threads(choices)
     _agree_on(config, sync)
     with ExitStack() as stack:
         newest = None
@@ -112,6 +116,21 @@ def go_on(
                 _note_eager(folder, parts)
             _introduce(config, folder, parts)
         yield from _record(config, folder, parts, progress, stopping, asked)
+
+
+def _fewer_threads(choices: Choices) -> Choices:
+    """Of a run from a far larger machine, or one that somebody has written."""
+    cpus = machine.available_cpus()
+    if choices.threads <= MOST_PER_CPU * cpus:
+        return choices
+    log.warning(
+        "this run learnt with %d threads, too many for %d CPUs: it goes on with %d, and so not "
+        "exactly as it would have",
+        choices.threads,
+        cpus,
+        cpus,
+    )
+    return replace(choices, threads=cpus)
 
 
 def _note_eager(folder: Path, parts: Parts) -> None:

@@ -305,3 +305,20 @@ def test_metrics_without_an_end_are_refused_by_name(run, command, capsys):
     assert metrics.stat().st_size == 40 * 2**30
     assert run.text("config.yaml") == text
     assert not run.leftovers()
+
+
+def test_threads_of_a_far_larger_machine_are_not_started_here(shell):
+    """Nor those that somebody has written into run.json."""
+    run = shell.train_here("run", "--total-iters", 1, "--compile", "off", "--eval-episodes", 1)
+    text = run.text("run.json").replace('"threads": 1', '"threads": 4000')
+    (run.path / "run.json").write_text(text)
+    ended = shell("resume", "run", "--total-iters", 2, timeout=60)
+    assert ended.code == 0, ended
+    assert "learnt with 4000 threads" in ended.out
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "run.json", ".lock", "checkpoints/log"])
+def test_metrics_are_not_written_over_the_runs_own_files(command, name):
+    flags = ("--output-dir", "run", "--total-iters", 1, "--log-jsonl", f"run/{name}")
+    ended = command("train", *flags)
+    assert ended.code == 2 and "is the run's own file" in ended.err
