@@ -117,7 +117,7 @@ def set_values(**values: Any) -> Callable[[Any], None]:
 
 
 def drop(name: str) -> Callable[[Any], None]:
-    return lambda facts: facts.pop(name)
+    return lambda facts: facts.pop(name) and None
 
 
 def network(**values: Any) -> Callable[[Any], None]:

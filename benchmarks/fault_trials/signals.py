@@ -51,10 +51,17 @@ def moment(case: Case, when: str) -> None:
         "report": lambda: case.reports() >= int(what),
         "phase": lambda: case.phase(what),
         "said": lambda: what in case.said(),
-        "compiler": lambda: any("cc1plus" in p.name() for p in _tree(case)),
+        "compiler": lambda: any("cc1plus" in _name(p) for p in _tree(case)),
     }
     if not wait_for(lambda: conditions[kind]() or case.process.poll() is not None, 60):
         raise words(f"never came to {when}")
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 def _tree(case: Case) -> list[psutil.Process]:
