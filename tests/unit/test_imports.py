@@ -24,7 +24,7 @@ LAYERS = [
     {"learner", "choices", "checks", "config_files", "evaluation", "budget", "clock"},
     {"configure"},
     {"build", "ring"},
-    {"rundir"},
+    {"rundir", "outcome"},
     {"recorder"},
     {"start"},
     {"running", "saved"},
