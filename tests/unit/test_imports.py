@@ -15,13 +15,22 @@ ROOT = Path(paceline.__file__).parent
 
 # A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
-    {"errors", "registry", "machine", "files", "launcher", "sending", "words"},
+    {"errors", "registry", "machine", "files", "launcher", "sending", "words", "compiler"},
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
     {"adapters", "stack"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
     {"samplers", "sync", "step", "sight", "config", "agent", "console"},
-    {"learner", "choices", "checks", "config_files", "evaluation", "budget", "clock"},
+    {
+        "learner",
+        "choices",
+        "checks",
+        "config_files",
+        "evaluation",
+        "budget",
+        "clock",
+        "lack_of_memory",
+    },
     {"configure"},
     {"build", "ring"},
     {"rundir", "outcome"},
