@@ -20,8 +20,18 @@ class Progress:
     """seconds up to now"""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """returns of the latest episodes"""
+    first: list[float] = field(default_factory=list)
+    """returns of as many at the beginning"""
+    episodes: int = 0
     best: float | None = None
     """mean return of the best evaluation"""
+
+    def ended(self, episode_return: float) -> None:
+        """Count an episode."""
+        self.episodes += 1
+        self.recent.append(episode_return)
+        if len(self.first) < RECENT:
+            self.first.append(episode_return)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from .choices import choose, cpus_of
+from .compiler import COMPILER_PATIENCE, compilers_ended_after, why_not_compiled
 from .config import Config, seconds
 from .envs.maker import World, look_at
 from .errors import BadInput, LostRank
+from .lack_of_memory import memory_told
 from .launcher import init_method, local_rank, local_size
 from .learner import Learner, Plan
 from .machine import Choices, available_cpus, bound, keep_memory
@@ -99,6 +101,7 @@ def build(
     """
     world, sync = world or world_of(config), sync or Local()
     with ExitStack() as stack:
+        stack.enter_context(memory_told(config))
         network = network_for(config, world.obs_spec.seen, world.act_spec)
         choices = Choices(**sync.gather(asdict(kept or choose(config, network)))[0])
         if choices.device == "cuda" and not torch.cuda.is_available():
@@ -268,9 +271,12 @@ def _warmed_up(learner: Learner, blank: Rollout, must: bool, aloud: bool) -> boo
     level = logging.INFO if aloud else logging.DEBUG
     log.log(level, "compiling the minibatch step …")
     try:
-        log.log(level, "compiled in %.1f s", learner.warm_up(blank))
+        with compilers_ended_after(COMPILER_PATIENCE) as ended:
+            log.log(level, "compiled in %.1f s", learner.warm_up(blank))
     except Exception as error:
-        cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        cause = why_not_compiled(error)
+        if ended:
+            cause = f"the compiler had not ended after {COMPILER_PATIENCE:.0f} s"
         if must:
             raise BadInput(f"the minibatch step can't be compiled: {cause}") from error
         log.warning("the minibatch step can't be compiled (%s); it runs eagerly", cause)

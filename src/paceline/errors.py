@@ -19,6 +19,12 @@ class EnvironmentFailed(PacelineError):
     exit_code = 3
 
 
+class OutOfMemory(PacelineError):
+    """There is less memory than a run takes."""
+
+    exit_code = 3
+
+
 class Diverged(PacelineError):
     """The loss or a gradient became NaN or infinite."""
 

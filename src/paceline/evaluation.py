@@ -16,6 +16,7 @@ from .envs.maker import EnvId, make_columns, source_of
 from .errors import BadInput, EnvironmentFailed
 from .machine import available_cpus
 from .rollout import Array, Pulse, Rollout, still
+from .samplers.unroll import or_none
 from .space_text import mismatch
 from .stack import Window
 
@@ -138,7 +139,9 @@ def _run(
             )
     if not np.isfinite(totals).all():
         bad = totals[~np.isfinite(totals)][0]
-        raise EnvironmentFailed(f"an environment returned the reward {bad} during evaluation")
+        raise EnvironmentFailed(
+            f"an environment returned the reward {bad}{or_none(bad)} during evaluation"
+        )
     seeds = []
     if isinstance(columns, EnvColumns):
         seeds = [episode_seed(EVALUATION_SEED, e % width, k) for e, k in enumerate(numbers)]

@@ -373,3 +373,21 @@ class Choices:
     threads: int
     compiled: bool
     device: str
+
+
+VMSTAT = Path("/proc/vmstat")
+"""What the kernel has counted since the machine started."""
+
+
+def oom_kills(proc: Path = MEMBERSHIP, root: Path = CGROUPS, vmstat: Path = VMSTAT) -> int:
+    """How many processes of this control group the kernel has killed for want of memory.
+
+    Where the group does not say, of the whole machine; 0 where nobody does.
+    """
+    groups = control_groups("memory", proc, root)
+    names = ("memory.events", "memory.oom_control")  # of version 2 and of version 1
+    for file in (*(group / name for group in groups for name in names), vmstat):
+        with suppress(OSError):
+            if found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M):
+                return int(found[1])
+    return 0

@@ -20,6 +20,7 @@ from .errors import PacelineError, StoppedEarly
 from .files import replace_file, shown
 from .held import HeldRun
 from .metrics import JsonLines, Report, TensorBoard
+from .outcome import Outcome
 from .rollout import Array
 from .rundir import EVALUATION, METRICS, RUN, add_to_run, fixed
 from .stopping import interruptible
@@ -57,6 +58,7 @@ class Recorder:
         self._steps, self._saved_at = progress.steps, time.monotonic()
         self._saved_iter = progress.iter if progress.iter else -1
         self._announced = False
+        self._outcome = Outcome(parts.learner.module.policy, progress)
         self._refused: set[str] = set()
         """what could not be written, and has been said"""
 
@@ -176,6 +178,7 @@ class Recorder:
         )
         for line in result.told_elsewhere():
             log.info("  %s", line)
+        self._outcome.say(self._config, self._progress, result)
 
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""
@@ -225,6 +228,8 @@ class Recorder:
                 "steps": progress.steps,
                 "time": progress.time,
                 "recent": list(progress.recent),
+                "first": progress.first,
+                "episodes": progress.episodes,
                 "best": progress.best,
                 "evaluated": evaluated,
                 "network": network_facts(self._parts.network),

@@ -205,7 +205,7 @@ class Meter:
         for episode in episodes:
             self._returns.append(episode.total)
             self._lengths.append(episode.length)
-            progress.recent.append(episode.total)
+            progress.ended(episode.total)
         made = round(heard["iters"])
         self._behind = max(0, made - 1)
         progress.iter += made

@@ -314,6 +314,7 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     if parts.sampler is not None:
         parts.sampler.publish(parts.learner.weights, parts.learner.version)
     progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
+    progress.first, progress.episodes = facts["first"], facts["episodes"]
     progress.recent.extend(facts["recent"])
     if sync.rank == 0:
         log.info("resuming from %s (%.1f s)", shown(path), time.perf_counter() - began)
@@ -330,6 +331,8 @@ class Facts(TypedDict):
     steps: Annotated[int, Ge(0), Le(MOST)]
     time: Annotated[float, Ge(0), Le(MOST)]
     recent: list[float]
+    first: list[float]
+    episodes: Annotated[int, Ge(0), Le(MOST)]
     best: float | None
     evaluated: float | None
     config: dict[str, Any]

@@ -518,6 +518,8 @@ for _name, _value in (
     ("recent", 5),
     ("recent", ["x"]),
     ("recent", {"a": "b"}),
+    ("first", ["x"]),
+    ("episodes", -1),
     ("best", "x"),
     ("best", []),
     ("config", None),

@@ -66,6 +66,8 @@ class Mishap(gym.Env):
         self.time = 0
         if self.what == "reset" and Mishap.taken >= self.after:
             self.break_down()
+        if self.what == "reset alone" and Mishap.taken >= self.after:
+            return self.np_random.uniform(-1, 1, 4).astype(np.float32)
         return self.np_random.uniform(-1, 1, 4).astype(np.float32), {}
 
     def step(self, action):
@@ -99,9 +101,22 @@ class Mishap(gym.Env):
                 obs = 0.5
             if self.what == "nothing returned":
                 return None
-            if self.what == "text reward":
-                reward = "many"
+            if self.what == "old step":
+                return obs, reward, False, {}
+            if self.what == "unprintable":
+                raise Unprintable
+            reward = {"text reward": "many", "array reward": np.ones(1), "no reward": None}.get(
+                self.what, reward
+            )
+            ended = {"text end": "False", "nan end": np.nan, "two ends": np.array([True, False])}
+            if self.what in ended:
+                return obs, reward, ended[self.what], False, {}
         return obs, reward, False, self.time >= 10, {}
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
 
 
 gym.register("Mishap-v0", Mishap)
@@ -323,6 +338,50 @@ def test_what_does_not_fit_the_space_ends_the_run(mishap_here, what):
     if what == "shape":
         says(str(error), r"\(3,\)", r"\(4,\)")
     sound(run, at_least=1)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("array reward", r"the reward is array\(\[1\.\]\), not a number"),
+        ("text reward", "the reward is 'many', not a number"),
+        ("no reward", r"the reward nan \(or None\)"),
+        ("text end", "terminated or truncated is 'False', neither true nor false"),
+        ("nan end", "terminated or truncated is nan, neither"),
+        ("two ends", "truth value of an array"),
+        ("old step", "expected 5, got 4.*of what the environment returned"),
+        ("reset alone", r"reset\(\) returned ndarray, not an observation and an info"),
+        ("unprintable", r"Unprintable \(.*mishaps\.py:\d+"),
+    ],
+)
+def test_what_an_environment_returns_wrongly_is_named(mishap_here, what, said):
+    error, run = mishap_here(what=what, at=None if "reset" in what else 3, after=180)
+    assert error.exit_code == 3
+    says(str(error), said, r"column \d", "last good state")
+    sound(run, at_least=1)
+
+
+class Overwriting(CartPoleVectorEnv):
+    """Uses its actions up."""
+
+    def step(self, action):
+        found = super().step(action)
+        action[...] = 0
+        return found
+
+
+def test_a_vector_environment_that_overwrites_its_actions_changes_no_rollout(monkeypatch):
+    entry = gym.envs.registration.EnvSpec(
+        "Overwriting-v0", CartPoleEnv, vector_entry_point=Overwriting
+    )
+    monkeypatch.setitem(gym.registry, "Overwriting-v0", entry)
+    with NativeColumns(partial(GymBatch, "Overwriting-v0", {}), 3) as columns:
+        taken = np.ones(3, np.int64)
+        out = Rollout.allocate(1, 3, columns.obs_spec.stored, columns.act_spec.stored)
+        columns.reset(out.obs[-1])
+        out.turn()
+        columns.step(0, columns.adapt(taken), out)
+    assert taken.tolist() == [1, 1, 1]
 
 
 def test_the_command_ends_with_code_3_on_what_nobody_can_learn_from(mishap):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import random
@@ -193,6 +194,18 @@ def test_a_stream_whose_workers_are_killed_goes_on(session, caplog):
     assert restarts(run) == 3
     for pid in killed:
         assert re.search(NAMED.format(pid=pid, how="was killed by SIGKILL"), caplog.text)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_worker_that_the_system_killed_for_want_of_memory_is_told_from_others(
+    session, monkeypatch, caplog, grows
+):
+    counts = itertools.count(step=int(grows))
+    monkeypatch.setattr("paceline.samplers.crew.oom_kills", lambda: next(counts))
+    session("ppo", during=at(3, do=kill_one))
+    assert "was killed by SIGKILL" in caplog.text
+    assert (", the system ran out of memory; pid" in caplog.text) is grows
 
 
 def kill_now_and_then(stop, source, killed, every):

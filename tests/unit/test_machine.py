@@ -18,7 +18,7 @@ import pytest
 import paceline
 from paceline import machine
 from paceline.build import build
-from paceline.machine import THREAD_VARIABLES, available_cpus, bound, cgroup_quota
+from paceline.machine import THREAD_VARIABLES, available_cpus, bound, cgroup_quota, oom_kills
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,6 +40,29 @@ def groups(tmp_path):
         return cgroup_quota(proc, root)
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "count"),
+    [
+        (["0::/a/b"], {"a/b/memory.events": "low 0\noom 4\noom_kill 3\noom_group_kill 9"}, 3),
+        (["0::/a/b"], {"a/memory.events": "oom_kill 2"}, 2),
+        (["4:memory:/a"], {"memory/a/memory.oom_control": "under_oom 0\noom_kill 5"}, 5),
+        (["4:memory:/a", "0::/"], {"memory/memory.oom_control": "oom_kill 1"}, 1),
+        (["0::/a"], {"a/memory.events": "oom 4"}, 7),
+        ([], {}, 7),
+    ],
+)
+def test_processes_killed_for_want_of_memory_are_counted(groups, tmp_path, lines, files, count):
+    groups(lines, **files)
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("pgfault 12\noom_kill 7\n")
+    assert oom_kills(tmp_path / "cgroup", tmp_path / "sys", vmstat) == count
+
+
+def test_where_nobody_counts_them_none_was_killed(tmp_path):
+    nothing = tmp_path / "nothing"
+    assert oom_kills(nothing, nothing, nothing) == 0
 
 
 @pytest.mark.parametrize(

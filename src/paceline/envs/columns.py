@@ -7,7 +7,6 @@ its own, so that an open episode can be replayed from its actions.
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from struct import pack
@@ -21,6 +20,7 @@ from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
 from ..stack import with_stack
+from .guards import ENV_ERRORS, close_quietly, describe, end_flag, reset_pair
 from .replaying import Difference, alike, difference
 
 log = logging.getLogger("paceline")
@@ -36,8 +36,6 @@ MAX_FAILURES = 10
 SOON = 20
 
 NEVER = np.iinfo(np.int64).max
-ENV_ERRORS = (Exception, SystemExit, GeneratorExit)
-"""What an environment may raise and be rebuilt for: not Ctrl-C, nor any other signal."""
 
 
 def episode_seed(run_seed: int, column: int, episode: int) -> int:
@@ -146,13 +144,16 @@ class EnvColumns:
                         obs[i] = observation
                     else:
                         self._write(obs, i, observation, info)  # refuses, if it has to
-                    reward[i] = gain
+                    try:
+                        reward[i] = gain
+                    except (TypeError, ValueError):
+                        raise TypeError(f"the reward is {gain!r}, not a number") from None
+                    if terminated or truncated:
+                        ends = end_flag(terminated), end_flag(truncated)
+                        out.terminated[t, i], out.truncated[t, i] = ends
+                        ended[i] = True
                 except ENV_ERRORS as error:
                     self._fail(t, i, out, error)
-                else:
-                    if terminated or truncated:
-                        out.terminated[t, i], out.truncated[t, i] = terminated, truncated
-                        ended[i] = True
         self.row += 1
         if self.row >= self._next_limit:
             self._cut(t, out)
@@ -192,7 +193,7 @@ class EnvColumns:
         if begun is not None and i == 0 and self.episode[0] == 0:
             return begun
         seed = episode_seed(self._seed, self.first_column + i, int(self.episode[i]))
-        return self._envs[i].reset(seed=seed)
+        return reset_pair(self._envs[i].reset(seed=seed))
 
     def _look(self, masks: bool, stack: int) -> Specs:
         """What its observations and actions are, as far as its spaces and first reset tell."""
@@ -211,7 +212,7 @@ class EnvColumns:
         if self.act_spec.choices:
             seed = episode_seed(self._seed, self.first_column, 0)
             try:
-                self._begun = self._envs[0].reset(seed=seed)
+                self._begun = reset_pair(self._envs[0].reset(seed=seed))
                 return self._begun[1]
             except ENV_ERRORS:
                 log.debug("the environment failed to begin an episode", exc_info=True)
@@ -299,7 +300,7 @@ class EnvColumns:
                 observation, reward[0], terminated, truncated, info = self._steps[i](action)
                 self._write(seen, 0, observation, info)
                 total, size = total + float(reward[0]), size + abs(float(reward[0]))
-                over = bool(terminated or truncated)
+                over = end_flag(terminated) or end_flag(truncated)
         except ENV_ERRORS as error:
             log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
             return "raised"
@@ -326,19 +327,3 @@ class EnvColumns:
 
 def is_gymnasiums(env: gym.Env[Any, Any]) -> bool:
     return type(env).__module__.startswith("gymnasium.")
-
-
-def close_quietly(env: Any) -> None:
-    """Close an environment or a batch of them; a failure to do so is only told."""
-    try:
-        env.close()
-    except ENV_ERRORS:
-        log.warning("an environment failed to close", exc_info=True)
-
-
-def describe(error: BaseException) -> str:
-    """The error in one line, with the place in the user's code that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    said = f": {error}" if str(error) else ""
-    return f"{type(error).__name__}{said}{place}"

@@ -18,7 +18,8 @@ import cloudpickle
 import gymnasium as gym
 
 from ..errors import BadInput
-from .columns import ENV_ERRORS, EnvMaker, is_gymnasiums
+from .columns import EnvMaker, is_gymnasiums
+from .guards import ENV_ERRORS
 from .source import Source
 
 log = logging.getLogger("paceline")

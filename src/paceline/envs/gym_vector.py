@@ -16,7 +16,8 @@ import numpy as np
 
 from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array
-from .columns import ENV_ERRORS, Resume, close_quietly, describe
+from .columns import Resume
+from .guards import ENV_ERRORS, close_quietly, describe
 from .native import BatchMaker, SeedOf
 
 log = logging.getLogger("paceline")
@@ -57,7 +58,7 @@ class GymBatch:
         return self._env.reset(seed=self._seed)[0]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
-        return self._env.step(actions)[:4]
+        return self._env.step(actions.copy())[:4]  # it may change them, and the learner needs them
 
     def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
         raise AssertionError("its state is restored, not replayed")

@@ -18,7 +18,8 @@ from ..errors import EnvironmentFailed, PacelineError
 from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import action_spec, observation_spec
 from ..stack import with_stack
-from .columns import ENV_ERRORS, Resume, close_quietly, describe, episode_seed
+from .columns import Resume, episode_seed
+from .guards import ENV_ERRORS, close_quietly, describe
 from .replaying import Difference, alike, difference
 
 

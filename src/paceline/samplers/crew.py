@@ -19,6 +19,7 @@ from typing import Any
 
 from ..envs.replaying import Difference
 from ..errors import EnvironmentFailed
+from ..machine import oom_kills
 from ..rollout import Pulse, Rollout, still
 from ..stopping import interruptible
 from .block import Ledger, Mark, listed, unpacked
@@ -104,6 +105,7 @@ class Crew:
             slots = [slot.between(setup.place, end) for slot in memory.slots]
             self.workers.append(Worker(setup, ledger, slots))
         self.restarts = 0
+        self._oom_kills = oom_kills()
         self.t_wait = 0.0
         self._looked = time.monotonic()
         self._traced = False
@@ -273,6 +275,8 @@ class Crew:
         worker.failures += 1
         at = self._memory.pulses[worker.setup.number][0]
         what = f"{worker.name} {cause or _ended(code)} at step {at:,}"
+        if cause is None and code == -signal.SIGKILL and oom_kills() > self._oom_kills:
+            what += ", the system ran out of memory"
         if worker.failures > self._most:
             raise EnvironmentFailed(
                 f"{what}; that was failure {worker.failures} in a row without a finished rollout"

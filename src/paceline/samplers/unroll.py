@@ -88,7 +88,7 @@ def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Arr
     t, i = np.argwhere(bad)[0]
     starts = np.flatnonzero(rollout.first[: t + 1, i])
     step = t - starts[-1] if len(starts) else begun[i] + t
-    what = f"the reward {reward[t - 1, i]}"
+    what = f"the reward {reward[t - 1, i]}{or_none(reward[t - 1, i])}"
     for name in wrong:
         if wrong[name][t, i]:
             what = f"the observation {np.array2string(parts[name][t, i], threshold=8)}"
@@ -96,6 +96,11 @@ def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Arr
         f"the environment of column {first_column + i} returned {what} at step {step} of its "
         "episode; observations and rewards must be finite and within their space"
     )
+
+
+def or_none(reward: float) -> str:
+    """Stored, None is a NaN too."""
+    return " (or None)" if np.isnan(reward) else ""
 
 
 def _finite_sum(array: Array) -> bool:

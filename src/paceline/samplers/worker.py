@@ -25,7 +25,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
-from ..envs.columns import ENV_ERRORS
+from ..envs.guards import ENV_ERRORS
 from ..envs.gym import register
 from ..envs.maker import World
 from ..envs.replaying import Difference

@@ -1,0 +1,36 @@
+"""A run that gets no memory ends in a sentence on what to lower."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .config import Config
+from .errors import OutOfMemory
+
+ALLOCATORS = ("can't allocate memory", "bad_alloc", "out of memory")
+"""What torch says, in a RuntimeError."""
+
+
+@contextmanager
+def memory_told(config: Config) -> Iterator[None]:
+    """Meanwhile, memory that is refused is an `OutOfMemory`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not _refused(error):
+            raise
+        rows = config.columns * config.rollout_steps
+        raise OutOfMemory(
+            f"memory ran out with rollouts of {config.columns:,} envs × {config.rollout_steps:,} "
+            f"steps in {config.minibatch_count:,} minibatches ({rows // config.minibatch_count:,} "
+            "rows each): write a smaller --num-envs, --rollout-steps or --hidden, or more "
+            "--minibatches"
+        ) from error
+
+
+def _refused(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or any(word in str(error) for word in ALLOCATORS)

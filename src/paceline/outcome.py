@@ -1,0 +1,100 @@
+"""Outcome: whether a run that has ended has learnt anything; if not, it says so."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+from torch import nn
+
+from .budget import RECENT, Progress
+from .config import Config
+from .evaluation import NO_LIMIT, EvalResult
+from .rollout import Array
+
+log = logging.getLogger("paceline")
+
+FEWEST = 10
+"""Episodes at the beginning, and as many at the end, from which they are compared."""
+WORSE = 3.0
+"""Standard errors below the first episodes: of runs that stay as they are, one in 500 is."""
+BETTER = 2.0
+"""Standard errors above them; a run that learns is soon tens of them above."""
+MOVED = 1e-6
+"""Of the length of the policy's weights: one step of Adam, at a rate of 1e-6, is more."""
+
+
+class Outcome:
+    """Knows the policy as it was when the session began."""
+
+    def __init__(self, policy: nn.Module, progress: Progress) -> None:
+        self._policy, self._iter = policy, progress.iter
+        self._before = self._weights()
+
+    def say(self, config: Config, progress: Progress, result: EvalResult) -> None:
+        """What the numbers of the last evaluation do not show by themselves."""
+        if result.length_mean >= NO_LIMIT:
+            log.warning(
+                "every episode of the evaluation was cut off after %s steps: the likeliest actions "
+                "of this policy never end one; --env.time-limit N ends them while it learns too",
+                f"{NO_LIMIT:,}",
+            )
+        updates = progress.iter - self._iter
+        if updates and not self._moved():
+            limit = config.algorithm.target_kl
+            kl = "" if limit is None else f", {config.algo}.target_kl {limit:g}"
+            log.warning(
+                "the policy is the one that it was %s updates ago: nothing was learnt with lr %g, "
+                "max_grad_norm %g%s",
+                f"{updates:,}",
+                config.lr,
+                config.max_grad_norm,
+                kl,
+            )
+        _compare(progress, result)
+
+    def _weights(self) -> Array:
+        return np.concatenate([p.numpy(force=True).ravel() for p in self._policy.parameters()])
+
+    def _moved(self) -> bool:
+        change = np.linalg.norm(self._weights() - self._before)
+        return bool(change > MOVED * np.linalg.norm(self._before))
+
+
+def _compare(progress: Progress, result: EvalResult) -> None:
+    """Say if the last episodes are worse than the first ones, or no better.
+
+    Episodes of training with episodes of training, none of them on both sides. An evaluation, whose
+    actions are the likeliest, is looked at where these are no better: of a policy that has just
+    begun to learn it may well be the worse, with all others in order.
+    """
+    recent = list(progress.recent)
+    count = min(RECENT, progress.episodes // 2, len(progress.first), len(recent))
+    if count < FEWEST:
+        return
+    first, last = np.array(progress.first[:count]), np.array(recent[-count:])
+    told = f"the first {count} episodes of training (mean return {first.mean():.2f})"
+    gain = _gain(first, last)
+    if gain < -WORSE:
+        log.warning("the last %d (%.2f) are worse than %s", count, last.mean(), told)
+    elif gain < BETTER and _gain(first, np.array(result.returns)) < -WORSE:
+        log.warning("the evaluation (%.2f) is worse than %s", result.mean, told)
+    elif np.ptp(np.concatenate([first, last])) == 0:
+        log.warning(
+            "the last %d all returned the same as %s: nothing says which actions are better",
+            count,
+            told,
+        )
+    elif gain < BETTER:
+        log.info("the last %d (%.2f) are no better than %s", count, last.mean(), told)
+
+
+def _gain(first: Array, last: Array) -> float:
+    """The difference of the means, in its standard errors."""
+    change = float(last.mean() - first.mean())
+    error = math.sqrt(
+        sum(float(part.var(ddof=1)) / len(part) for part in (first, last) if len(part) > 1)
+    )
+    rounding = 1e-6 * abs(float(first.mean()))
+    return change / max(error, rounding, 1e-12)

@@ -1,0 +1,117 @@
+"""What is said of a run that has ended, by whether it has learnt anything."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import paceline
+from paceline.budget import Progress
+from paceline.evaluation import NO_LIMIT, EvalResult
+from paceline.outcome import Outcome
+
+CONFIG = paceline.Config()
+
+
+def result_of(returns, length=10.0):
+    seen = np.asarray(returns, float)
+    numbers = (seen.mean(), seen.std(), np.median(seen), seen.min(), seen.max())
+    return EvalResult(
+        len(seen), *map(float, numbers), length, 0.0, 0.0, seen.tolist(), list(range(len(seen)))
+    )
+
+
+@pytest.fixture
+def said(caplog):
+    """Levels and sentences at the end of a run with these episodes and this evaluation."""
+
+    def say(episodes, evaluated, length=10.0, moved=True, config=CONFIG):
+        caplog.clear()
+        policy, progress = torch.nn.Linear(2, 2), Progress()
+        outcome = Outcome(policy, progress)
+        for total in episodes:
+            progress.ended(float(total))
+        progress.iter = 5
+        if moved:
+            with torch.no_grad():
+                policy.weight += 1e-3
+        with caplog.at_level(logging.INFO, "paceline"):
+            outcome.say(config, progress, result_of(evaluated, length))
+        return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+    return say
+
+
+def noise(mean, count, seed=0):
+    return np.random.default_rng(seed).normal(mean, 10.0, count)
+
+
+def test_a_run_that_has_become_better_is_not_remarked_on(said):
+    assert said([*noise(20, 150), *noise(100, 150)], [100.0] * 20) == []
+
+
+def test_the_greedy_policy_of_a_run_that_is_getting_better_may_be_the_worse(said):
+    assert said([*noise(20, 150), *noise(40, 150)], [9.0] * 20) == []
+
+
+def test_a_run_that_has_become_worse_is_warned_of(said):
+    ((level, text),) = said([*noise(100, 150), *noise(20, 150)], [20.0] * 20)
+    assert level == "WARNING"
+    assert "the last 100" in text
+    assert "worse than the first 100 episodes" in text
+
+
+def test_an_evaluation_that_is_worse_than_the_first_episodes_is_warned_of(said):
+    ((level, text),) = said(noise(100, 300), [20.0] * 20)
+    assert level == "WARNING"
+    assert "the evaluation (20.00) is worse than the first 100" in text
+
+
+def test_no_episode_is_on_both_sides_of_the_comparison(said):
+    """Of 60 episodes, the first 30 and the last 30."""
+    ((_, text),) = said([*noise(100, 30), *noise(20, 30)], [20.0] * 20)
+    assert "the last 30" in text
+    assert "the first 30" in text
+
+
+def test_a_few_episodes_are_not_compared(said):
+    assert said([100.0] * 9 + [20.0] * 9, [20.0] * 20) == []
+    assert said([], [20.0]) == []
+
+
+def test_runs_that_stay_as_they_are_seldom_count_as_worse(said):
+    """Three standard errors: one in 700 of 400 is less than one."""
+    levels = [said(noise(50, 200, seed), noise(50, 20, seed + 10_000)) for seed in range(400)]
+    warned = sum(level == "WARNING" for found in levels for level, _ in found)
+    assert warned <= 6, "both comparisons together, of which each may err"
+    assert sum(bool(found) for found in levels) > 300, "that they are no better is said"
+
+
+def test_returns_that_are_all_the_same_are_warned_of(said):
+    ((level, text),) = said([0.0] * 300, [0.0] * 20)
+    assert level == "WARNING"
+    assert "all returned the same" in text
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e6])
+def test_a_difference_in_the_last_digits_is_no_difference(said, mean):
+    found = said([mean + 1e-4 * (mean > 0)] * 150 + [mean] * 150, [mean] * 20)
+    assert not any("worse" in text for _, text in found)
+
+
+def test_a_policy_that_has_not_moved_is_warned_of_with_what_could_be_why(said):
+    config = paceline.Config(lr=0.0, ppo={"target_kl": 1e-9})
+    ((level, text),) = said([], [1.0], moved=False, config=config)
+    assert level == "WARNING"
+    for word in ("5 updates", "lr 0", "max_grad_norm 0.5", "ppo.target_kl 1e-09"):
+        assert word in text
+
+
+def test_an_evaluation_that_never_ends_by_itself_is_warned_of(said):
+    ((level, text),) = said([], [-1e5] * 20, length=float(NO_LIMIT))
+    assert level == "WARNING"
+    assert "cut off after 100,000 steps" in text
+    assert "--env.time-limit" in text
