@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .errors import BadInput, PacelineError, StoppedEarly
+from .errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
 
 if TYPE_CHECKING:
     from .console import Console, Silence
@@ -120,12 +120,14 @@ def _flushed(code: int) -> int:
     """`code`, or that of bad input where standard output can't take what was printed."""
     try:
         sys.stdout.flush()
+    except ValueError:  # an environment has closed it
+        pass
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             _complain(BadInput(f"standard output can't be written: {error.strerror}"))
             code = code or BadInput.exit_code
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         sys.stderr.flush()
     return code
 
@@ -176,6 +178,9 @@ def run(arguments: list[str]) -> int:
         else:
             raise  # nobody named what it is about: it is ours
         return BadInput.exit_code
+    except SystemExit as end:
+        _complain(EnvironmentFailed(f"an environment, or its module, called sys.exit({end.code})"))
+        return EnvironmentFailed.exit_code
     except MemoryError:
         _complain(BadInput(OUT_OF_MEMORY))
         return BadInput.exit_code
@@ -206,7 +211,7 @@ def _complain(error: PacelineError) -> None:
 
 def _tell(text: str) -> None:
     """On standard error, which may have gone: a terminal that was closed, a full disk."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         print(f"paceline: {text}", file=sys.stderr, flush=True)
 
 

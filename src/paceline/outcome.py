@@ -86,7 +86,7 @@ def _compare(progress: Progress, result: EvalResult) -> None:
             count,
             told,
         )
-    elif gain < BETTER:
+    elif gain < BETTER and count == RECENT:
         log.info("the last %d (%.2f) are no better than %s", count, last.mean(), told)
 
 
