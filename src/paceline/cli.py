@@ -61,7 +61,7 @@ OUT_OF_MEMORY = (
     "there is not enough memory; write a lower --num-envs, --rollout-steps or --hidden, or raise "
     "the limit of this process (ulimit -v)"
 )
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RANK_VARIABLES = {"RANK", "WORLD_SIZE"}
 THREADS_SECONDS = 3.0
 """That threads of environments have to end when the command is done."""
@@ -171,10 +171,12 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
+        from .files import shown
+
         if error.errno in UNWRITABLE and error.filename is None:
             _complain(BadInput(f"standard output can't be written: {error.strerror}"))
         elif isinstance(error.filename, str):
-            _complain(BadInput(f"{error.filename}: {error.strerror}"))
+            _complain(BadInput(f"{shown(error.filename)}: {error.strerror}"))
         else:
             raise  # nobody named what it is about: it is ours
         return BadInput.exit_code
