@@ -109,6 +109,7 @@ def _leave(code: int) -> NoReturn:
     leaving()
     if set(os.environ) >= RANK_VARIABLES:
         # A rank that has lost others is not to wait for what it had begun with them.
+        end_descendants()
         os._exit(code)
     atexit.register(end_descendants)
     with suppress(RuntimeError):  # where no thread can be started, none is to be left behind
