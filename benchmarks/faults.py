@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -29,25 +32,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", nargs="+", choices=KINDS)
     parser.add_argument("--only", help="an area, or a part of the name of what is tried")
-    parser.add_argument("--failed", action="store_true", help="of `round`: not what survived before")
+    parser.add_argument(
+        "--failed", action="store_true", help="of `round`: not what survived before"
+    )
     parser.add_argument("--missing", action="store_true", help="of `round`: what was never tried")
+    parser.add_argument("--most", type=int, help="of `round`: no more than this many, drawn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=30, help="of `resume`")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    for kind in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(kind, signal.SIG_DFL)  # what is ignored here (nohup) would be in every trial
     for name in options.what:
         print(f"— {name}", flush=True)
         file = options.results / f"faults-{name}.json"
         chosen = {k: v for k, v in vars(options).items() if k in ("seed", "trials", "jobs")}
         where = {k: v for k, v in description().items() if k in ("versions", "cpu", "cpus")}
-
-        def keep(result, file=file, head={"what": name, "options": chosen, "machine": where}):
-            file.write_text(json.dumps(head | result, indent=1) + "\n")
-
+        head = {"what": name, "options": chosen, "machine": where}
         known = json.loads(file.read_text()) if file.exists() else {}
-        options.keep = keep
-        keep(KINDS[name](options, known))
+        options.keep = partial(_keep, file, head)
+        options.keep(KINDS[name](options, known))
+
+
+def _keep(file: Path, head: dict[str, Any], result: dict[str, Any]) -> None:
+    file.write_text(json.dumps(head | result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

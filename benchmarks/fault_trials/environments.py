@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 from .harness import Case, Trial, lost
-from .worlds import RETURNS, SPACES
+from .misbehaving import RETURNS
+from .worlds import SPACES
 
 DONE, FAILED, EITHER = (0,), (3,), (0, 3)
-ENV = "--env-id fault_trials.worlds:Misbehaves-v0 --preset CartPole-v1"
+ENV = "--env-id fault_trials.misbehaving:Misbehaves-v0 --preset CartPole-v1"
 BASE = f"{ENV} --total-iters 3 --eval-episodes 3 --compile off --track none --output-dir run"
 
 STEP: dict[str, tuple[int, ...]] = {
@@ -239,16 +240,13 @@ def trials() -> list[Trial]:
         _train(f"del: {w}", kwargs(what=w, where="del", at=0), DONE)
         for w in ("AssertionError", "SystemExit", "KeyboardInterrupt")
     ]
-    found += [
-        _train(f"returns: {w}", kwargs(what=w), OUTCOMES.get(w, FAILED))
-        for w in RETURNS
-    ]
+    found += [_train(f"returns: {w}", kwargs(what=w), OUTCOMES.get(w, FAILED)) for w in RETURNS]
     found += [
         _train(f"reset returns: {w}", kwargs(what=w, where="reset", at=2), OUTCOMES.get(w, FAILED))
         for w in RETURNS
         if w in ("obs None", "obs NaN", "obs too long", "obs text", "None", "obs read-only")
     ]
-    odd = BASE.replace("Misbehaves", "OddSpaces")
+    odd = BASE.replace("misbehaving:Misbehaves", "worlds:OddSpaces")
     found += [
         Trial(
             "environments",
@@ -264,7 +262,7 @@ def trials() -> list[Trial]:
 
 def _elsewhere() -> list[Trial]:
     """In `check`, ranks, A3C, a stream, and where a policy is evaluated."""
-    world = "fault_trials.worlds:Misbehaves-v0"
+    world = "fault_trials.misbehaving:Misbehaves-v0"
     checked = (
         *("close 0-2", "close 3-10", "5 MB to stdout", "stdout closed", "own session waits"),
         *("KeyboardInterrupt", "SystemExit", "crash", "sleep forever", "unspeakable error"),
@@ -341,7 +339,7 @@ def _as_world(case: Case, what: str) -> None:
     """--env-id drops the keyword arguments of the run, so the world is told by its file."""
     (case.here / "told.py").write_text(
         "import gymnasium as gym\n"
-        "from fault_trials.worlds import Misbehaves\n"
+        "from fault_trials.misbehaving import Misbehaves\n"
         f"gym.register('Told-v0', lambda: Misbehaves({what!r}), max_episode_steps=500)\n"
     )
     _replace(case, "CartPole-v1", "told:Told-v0")

@@ -30,7 +30,7 @@ QUICK = "--env-id CartPole-v1 --total-iters 3 --compile off --track none --outpu
 PACED = (
     "--env-id CartPole-v1 --env.wrappers fault_trials.worlds:Paced --preset none --num-envs 4 "
     "--rollout-steps 16 --total-iters 12 --save-every 128 --eval-episodes 2 --compile off "
-    "--track none --seed 3 --output-dir run"
+    "--track none --seed 3 --log-every 1 --output-dir run"
 )
 WAYS = {
     "serial": PACED,
@@ -67,7 +67,7 @@ class Trial:
     says: str = ""
     """pattern that the output must have"""
     run: str = ""
-    """way of running of which {here}/run holds a half-finished run, `way:done` for a finished one"""
+    """way of running of which `run` is a half-finished run; `way:done` for a finished one"""
     prepare: Callable[[Case], Any] | None = None
     during: Callable[[Case], Any] | None = None
     after: Callable[[Case], Any] | None = None
@@ -353,8 +353,8 @@ def _left(case: Case) -> None:
 def _whole(case: Case) -> None:
     """What was written is whole, and leads where an undisturbed run leads."""
     way = case.trial.resume
-    if not way:
-        return
+    if not way or (case.trial.dies and not (case.run / "config.yaml").exists()):
+        return  # killed before it was a run
     for left in case.run.glob(".tmp-*"):
         if not case.trial.dies:
             raise lost(f"{left.name} left in the run")

@@ -56,8 +56,10 @@ def measure(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any
 
 
 def _show(name: str, row: dict[str, Any]) -> None:
-    parts = [f"{key}: {', '.join(row[key]) or '–'}" for key in
-             ("outside_loopback", "loopback", "unix", "another_user_wrote")]  # fmt: skip
+    parts = [
+        f"{key}: {', '.join(row[key]) or '–'}"
+        for key in ("outside_loopback", "loopback", "unix", "another_user_wrote")
+    ]
     print(f"{name} ({row['samples']} samples, exit code {row['exit_code']})", flush=True)
     for part in parts:
         print(f"  {part}", flush=True)
@@ -124,7 +126,7 @@ def _descriptors(pid: int) -> list[str]:
     try:
         for entry in os.scandir(f"/proc/{pid}/fd"):
             try:
-                found.append(os.readlink(entry.path))
+                found.append(str(Path(entry.path).readlink()))
             except OSError:
                 continue
     except OSError:

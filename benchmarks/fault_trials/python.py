@@ -39,8 +39,7 @@ REFUSED = {
     "load a file": "paceline.load(__file__)",
     "load NUL": "paceline.load('a\\0b')",
     "resume nothing": "list(paceline.resume('nowhere'))",
-    "resume unknown change": "list(paceline.train(config))\n"
-    "list(paceline.resume('run', flying=3))",
+    "resume unknown change": "list(paceline.train(config))\nlist(paceline.resume('run', flying=3))",
     "resume wrong change": "list(paceline.train(config))\n"
     "list(paceline.resume('run', total_iters='x'))",
     "evaluate other spaces": "list(paceline.train(config))\n"
@@ -256,7 +255,10 @@ SCRIPTS = {
         (0,),
     ),
     "star import": ("from paceline import *\n", (0,)),
-    "reloaded": ("import importlib\nimportlib.reload(paceline)\nlist(paceline.train(config))\n", (0,)),
+    "reloaded": (
+        "import importlib\nimportlib.reload(paceline)\nlist(paceline.train(config))\n",
+        (0,),
+    ),
 }
 
 
@@ -266,10 +268,14 @@ ERRORS = {"config a class": "paceline.PacelineError"}
 
 def trials() -> list[Trial]:
     found = [
-        Trial("python", f"refused: {name}", script=_refused(code, ERRORS.get(name, BAD)),
-              says="refused: ")
+        Trial(
+            "python",
+            f"refused: {name}",
+            script=_refused(code, ERRORS.get(name, BAD)),
+            says="refused: ",
+        )
         for name, code in REFUSED.items()
-    ]  # fmt: skip
+    ]
     known = ("default dtype float64",)
     found += [
         Trial("python", name, script=HEAD + code, codes=codes, known=name in known)

@@ -1,19 +1,13 @@
-"""Area `resources`: limits, streams, variables, clocks and calls that fail."""
+"""Area `resources`: limits, streams, variables and options of the interpreter."""
 
 from __future__ import annotations
 
-import os
-import pty
-import signal
-import subprocess
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
-from .harness import PACED, QUICK, WAYS, Case, Trial, lost, wait_for, words
+from .harness import QUICK, WAYS, Trial
 
-DONE, STOPPED = (0,), (75,)
+DONE = (0,)
+PIPED = '(ulimit -f 0; exec "$@" 2>&1) | cat; exit ${PIPESTATUS[0]}'
 
 LIMITS: dict[str, tuple[str, str, tuple[int, ...]]] = {
     # name: (bash before the command, way or arguments, exit codes)
@@ -125,18 +119,30 @@ STREAMS: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "stderr full": ('exec "$@" 2>/dev/full', "serial", DONE),
     "both full, workers": ('exec "$@" >/dev/full 2>&1', "workers", DONE),
     "both full, ranks": ('exec "$@" >/dev/full 2>&1', "ranks", DONE),
-    "stdout a pipe that is closed": ('"$@" | head -c 10 >/dev/null; exit ${PIPESTATUS[0]}',
-                                     "serial", (0, 75)),
+    "stdout a pipe that is closed": (
+        '"$@" | head -c 10 >/dev/null; exit ${PIPESTATUS[0]}',
+        "serial",
+        (0, 75),
+    ),
     "stdout a pipe that is closed, ranks": (
-        '"$@" | head -c 10 >/dev/null; exit ${PIPESTATUS[0]}', "ranks", (0, 75)),
+        '"$@" | head -c 10 >/dev/null; exit ${PIPESTATUS[0]}',
+        "ranks",
+        (0, 75),
+    ),
     "stdout a pipe nobody reads": ('"$@" | sleep 6; exit ${PIPESTATUS[0]}', "serial", (0, 75)),
     "stderr a pipe that is closed": (
-        '"$@" 2>&1 >/dev/null | head -c 1 >/dev/null; exit ${PIPESTATUS[0]}', "ranks", DONE),
+        '"$@" 2>&1 >/dev/null | head -c 1 >/dev/null; exit ${PIPESTATUS[0]}',
+        "ranks",
+        DONE,
+    ),
     "stdout a socket": ('exec "$@" > >(cat >/dev/null)', "serial", DONE),
     "read-only stdout": ('exec "$@" 1</dev/null', "serial", DONE),
-    "many open files": ('for i in {20..200}; do eval "exec $i</dev/null"; done; exec "$@"',
-                        "ranks", DONE),
-}  # fmt: skip
+    "many open files": (
+        'for i in {20..200}; do eval "exec $i</dev/null"; done; exec "$@"',
+        "ranks",
+        DONE,
+    ),
+}
 
 VARIABLES: dict[str, tuple[dict[str, str | None], str, tuple[int, ...]]] = {
     "PYTHONOPTIMIZE=2": ({"PYTHONOPTIMIZE": "2"}, "workers", DONE),
@@ -158,7 +164,6 @@ VARIABLES: dict[str, tuple[dict[str, str | None], str, tuple[int, ...]]] = {
     "PYTHONUTF8=0, POSIX": ({"PYTHONUTF8": "0", "LC_ALL": "POSIX"}, "workers", DONE),
     "PYTHONTRACEMALLOC": ({"PYTHONTRACEMALLOC": "5"}, "serial", DONE),
     "PYTHONSTARTUP": ({"PYTHONSTARTUP": "/nowhere"}, "serial", DONE),
-    "PYTHONINSPECT": ({"PYTHONINSPECT": "1"}, "serial", DONE),
     "PYTHONNOUSERSITE": ({"PYTHONNOUSERSITE": "1"}, "workers", DONE),
     "PYTHONPYCACHEPREFIX": ({"PYTHONPYCACHEPREFIX": "/nowhere/x"}, "serial", DONE),
     "LANG=tr_TR": ({"LANG": "tr_TR.UTF-8", "LC_ALL": "tr_TR.UTF-8"}, "serial", DONE),
@@ -228,60 +233,15 @@ VARIABLES: dict[str, tuple[dict[str, str | None], str, tuple[int, ...]]] = {
     ),
 }
 
-INJECTED: dict[str, tuple[str, str, tuple[int, ...]]] = {
-    # name: (FAULT_INJECT, way, exit codes)
-    "EIO in the first fsync": ("os.fsync:1:EIO", "serial", (2, 75)),
-    "EIO in the 5th fsync": ("os.fsync:5:EIO", "serial", (0, 75)),
-    "EIO in the 9th fsync": ("os.fsync:9:EIO", "serial", (0, 75)),
-    "EIO in the 14th fsync": ("os.fsync:14:EIO", "workers", (0, 75)),
-    "EIO in every fsync": ("os.fsync:0:EIO", "serial", (2, 75)),
-    "ENOSPC in the 3rd replace": ("os.replace:3:ENOSPC", "serial", (0, 2, 75)),
-    "EDQUOT in the 2nd rename": ("os.rename:2:EDQUOT", "serial", (0, 75)),
-    "EDQUOT in the 2nd rename, ranks": ("os.rename:2:EDQUOT", "ranks", (0, 75)),
-    "EROFS in the 4th mkdir": ("os.mkdir:4:EROFS", "serial", (0, 2, 75)),
-    "EMFILE in the 30th open": ("os.open:30:EMFILE", "serial", (0, 2, 75)),
-    "EINTR in the 7th fsync": ("os.fsync:7:EINTR", "serial", (0, 75)),
-    "ENOSPC in the 8th fsync": ("os.fsync:8:ENOSPC", "workers", (0, 75)),
-    "ESTALE in the 8th fsync": ("os.fsync:8:ESTALE", "serial", (0, 75)),
-    "EIO in rmdir": ("os.rmdir:0:EIO", "serial", (0, 75)),
-    "EPERM in unlink": ("os.unlink:0:EPERM", "serial", (0, 2, 75)),
-    "EPERM in symlinks": ("os.symlink:0:EPERM", "serial", (0, 75)),
-    "EAGAIN in the first fork": ("os.fork:1:EAGAIN", "workers", (0, 2, 3, 75)),
-    "EAGAIN in every fork": ("os.fork:0:EAGAIN", "workers", (2, 3, 75)),
-    "ENOMEM in memfd_create": ("os.memfd_create:1:ENOMEM", "workers", (0, 2, 3, 75)),
-    "ENOSYS in memfd_create": ("os.memfd_create:0:ENOSYS", "ranks", (0, 2, 3, 75)),
-    "ENOSYS in pidfd_open": ("os.pidfd_open:0:ENOSYS", "workers", (0, 2, 3, 75)),
-    "ENOSYS in pidfd_open, ranks": ("os.pidfd_open:0:ENOSYS", "ranks", (0, 2, 3, 75)),
-    "ENOLCK in flock": ("fcntl.flock:0:ENOLCK", "serial", (0, 2)),
-    "EPERM in sched_setaffinity": ("os.sched_setaffinity:0:EPERM", "workers", DONE),
-    "clock an hour back": ("time.time:40:-3600", "serial", DONE),
-    "clock a day ahead": ("time.time:30:+86400", "workers", DONE),
-    "clock before 1970": ("time.time:0:-4000000000", "serial", DONE),
-    "clock ahead, ranks": ("time.time:20:+86400", "ranks", DONE),
-    "SIGTERM in the 9th fsync": ("os.fsync:9:SIGTERM", "serial", (75,)),
-    "SIGTERM in a rename": ("os.rename:2:SIGTERM", "serial", (75,)),
-    "SIGKILL in the 1st fsync": ("os.fsync:1:SIGKILL", "serial", (-9,)),
-    "SIGKILL in the 3rd fsync": ("os.fsync:3:SIGKILL", "serial", (-9,)),
-    "SIGKILL in the 6th fsync": ("os.fsync:6:SIGKILL", "serial", (-9,)),
-    "SIGKILL in the 9th fsync": ("os.fsync:9:SIGKILL", "serial", (-9,)),
-    "SIGKILL in the 12th fsync": ("os.fsync:12:SIGKILL", "workers", (-9,)),
-    "SIGKILL in the 2nd rename": ("os.rename:2:SIGKILL", "serial", (-9,)),
-    "SIGKILL in the 1st replace": ("os.replace:1:SIGKILL", "serial", (-9,)),
-    "SIGKILL in the 3rd replace": ("os.replace:3:SIGKILL", "normalized", (-9,)),
-    "SIGKILL while pruning": ("os.rmdir:1:SIGKILL", "serial", (-9,)),
-    "SIGINT in the 9th fsync, ranks": ("os.fsync:9:SIGINT", "ranks", (75,)),
-    "a save of 5 s, ranks": ("os.fsync:9:5.0", "ranks", DONE),
-}
-
 
 def way(name: str) -> str:
     if name.startswith("long"):
         more = " --num-workers 2" if "workers" in name else ""
-        return f"{QUICK}{more} --total-iters 100000 --eval-episodes 0"
+        return f"{QUICK}{more} --total-iters 100000"
     return WAYS[name]
 
 
-def _row(name: str, how: str, codes: tuple[int, ...], **more: Any) -> Trial:
+def row(name: str, how: str, codes: tuple[int, ...], **more: Any) -> Trial:
     """The run may be resumed wherever it did not end for want of something."""
     resume = "" if how.startswith("long") or 2 in codes or 3 in codes else how
     more.setdefault("resume", resume)
@@ -290,115 +250,35 @@ def _row(name: str, how: str, codes: tuple[int, ...], **more: Any) -> Trial:
 
 def trials() -> list[Trial]:
     found = [
-        _row(name, how, codes, shell=shell, dies="CPU" in name)
+        row(name, how, codes, shell=shell, dies="CPU" in name)
         for name, (shell, how, codes) in {**LIMITS, **STREAMS}.items()
     ]
     found += [
-        _row(f"variable: {name}", how, codes, variables=values, known=name == "no HOME")
+        row(f"variable: {name}", how, codes, variables=values, known=name == "no HOME")
         for name, (values, how, codes) in VARIABLES.items()
     ]
-    found += [
-        _row(name, how, codes, variables={"FAULT_INJECT": inject}, dies="SIGKILL" in name)
-        for name, (inject, how, codes) in INJECTED.items()
-        if "1st fsync" not in name
-    ]
-    for name, flags in (("-I", "-I"), ("-E", "-E"), ("-O", "-OO"), ("-W error", "-Werror"),
-                        ("-X dev", "-Xdev"), ("-B", "-B"), ("-s", "-s")):  # fmt: skip
+    for name, flags in (
+        ("-I", "-I"),
+        ("-E", "-E"),
+        ("-O", "-OO"),
+        ("-W error", "-Werror"),
+        ("-X dev", "-Xdev"),
+        ("-B", "-B"),
+        ("-s", "-s"),
+    ):
         found.append(
             Trial("resources", f"python {name}", f"train {QUICK}", DONE, interpreter=(flags,))
         )
         found.append(
-            Trial("resources", f"python {name}, ranks", f"train {QUICK} --ranks 2", DONE,
-                  interpreter=(flags,))
-        )  # fmt: skip
-    return found + _terminals() + _groups() + _others() + _known()
-
-
-# Terminals.
-
-
-def on_terminal(then: Callable[[Case, int], None]) -> Callable[[Case], None]:
-    """Instead of how a trial is started: on a terminal of its own."""
-
-    def during(case: Case) -> None:
-        master, slave = pty.openpty()
-        case.process.wait(30)
-        process = subprocess.Popen(
-            case.command(case.trial.args if case.trial.args != "list" else f"train {PACED}"),
-            cwd=case.here,
-            env=case.environment(FAULT_PACE="0.004", TERM="xterm"),
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
+            Trial(
+                "resources",
+                f"python {name}, ranks",
+                f"train {QUICK} --ranks 2",
+                DONE,
+                interpreter=(flags,),
+            )
         )
-        os.close(slave)
-        seen = bytearray()
-
-        def read() -> None:
-            try:
-                while data := os.read(master, 65536):
-                    seen.extend(data)
-            except OSError:
-                return
-
-        reader = threading.Thread(target=read, daemon=True)
-        reader.start()
-        if not wait_for(lambda: case.reports() > 2 or process.poll() is not None, 40):
-            raise words("it did not begin on a terminal")
-        then(case, master)
-        try:
-            code = process.wait(60)
-        except subprocess.TimeoutExpired:
-            raise lost("on a terminal it did not end") from None
-        if b"Traceback" in seen:
-            raise words("a traceback on the terminal")
-        if code not in (0, 75, -1):
-            raise words(f"exit code {code} on a terminal")
-
-    return during
-
-
-def _close(case: Case, master: int) -> None:
-    os.close(master)
-
-
-def _control(letter: bytes) -> Callable[[Case, int], None]:
-    return lambda case, master: os.write(master, letter) and None
-
-
-def _resize(case: Case, master: int) -> None:
-    import fcntl
-    import struct
-    import termios
-
-    for rows, columns in ((1, 1), (0, 0), (500, 500), (3, 2000)):
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        time.sleep(0.3)
-
-
-def _type(case: Case, master: int) -> None:
-    os.write(master, b"hello\x04\x1b[A" * 200)
-
-
-def _terminals() -> list[Trial]:
-    rows: dict[str, tuple[Callable[[Case, int], None], bool]] = {
-        "terminal closed": (_close, True),
-        "Ctrl-C": (_control(b"\x03"), False),
-        "Ctrl-D": (_control(b"\x04"), False),
-        "terminal resized": (_resize, False),
-        "typed into": (_type, False),
-        "Ctrl-S, Ctrl-Q": (lambda c, m: (os.write(m, b"\x13"), time.sleep(1), os.write(m, b"\x11"))
-                           and None, False),
-    }  # fmt: skip
-    return [
-        Trial("resources", f"terminal: {name}", "list", DONE, during=on_terminal(then),
-              resume="serial", known=known, timeout=90.0)
-        for name, (then, known) in rows.items()
-    ]  # fmt: skip
-
-
-# Control groups, of either version, where they can be made.
+    return found + _groups()
 
 
 def _groups() -> list[Trial]:
@@ -413,103 +293,30 @@ def _groups() -> list[Trial]:
         "cgroup: 8 processes": ("pids", "pids.max", "8", "workers", (0, 2, 3, 75)),
         "cgroup: 12 processes, ranks": ("pids", "pids.max", "12", "ranks", (0, 2, 3, 75)),
         "cgroup: tenth of a CPU": ("cpu", "cpu.cfs_quota_us", "20000", "serial", DONE),
-        "cgroup: 300 MB, serial": ("memory", "memory.limit_in_bytes", "150M", "serial",
-                                   (0, 2, 3, 75, -9, 137)),
-        "cgroup: 400 MB, ranks": ("memory", "memory.limit_in_bytes", "400M", "ranks",
-                                  (0, 2, 3, 75, -9, 137)),
-    }  # fmt: skip
+        "cgroup: 300 MB, serial": (
+            "memory",
+            "memory.limit_in_bytes",
+            "150M",
+            "serial",
+            (0, 2, 3, 75, -9, 137),
+        ),
+        "cgroup: 400 MB, ranks": (
+            "memory",
+            "memory.limit_in_bytes",
+            "400M",
+            "ranks",
+            (0, 2, 3, 75, -9, 137),
+        ),
+    }
     return [
-        _row(name, how, codes, shell=limited(controller, file, value), dies=True, resume="",
-             known="MB" in name)
+        row(
+            name,
+            how,
+            codes,
+            shell=limited(controller, file, value),
+            dies=True,
+            resume="",
+            known="MB" in name,
+        )
         for name, (controller, file, value, how, codes) in rows.items()
-    ]  # fmt: skip
-
-
-def _others() -> list[Trial]:
-    """The other commands under the same conditions."""
-    rows: list[tuple[str, str, tuple[int, ...], dict[str, Any]]] = [
-        ("list closed", "list", (0,), {"shell": 'exec "$@" >&-'}),
-        ("list | head", "list", (0, 141), {"shell": '"$@" | head -1; exit ${PIPESTATUS[0]}'}),
-        ("list full", "list", (0, 1, 2, 75), {"shell": 'exec "$@" >/dev/full'}),
-        ("doctor closed", "doctor", (0,), {"shell": 'exec "$@" >&- 2>&-'}),
-        ("doctor full", "doctor", (0, 1, 2, 75), {"shell": 'exec "$@" >/dev/full'}),
-        ("doctor no PATH", "doctor", (0,), {"variables": {"PATH": None}}),
-        ("doctor no HOME", "doctor", (0,), {"variables": {"HOME": None}}),
-        ("doctor 30 files", "doctor", (0,), {"shell": 'ulimit -n 30; exec "$@"'}),
-        ("doctor no /proc", "doctor", (0, 2), {"shell": LIMITS["no /proc"][0]}),
-        ("doctor no /sys", "doctor", (0,), {"shell": LIMITS["/sys not there"][0]}),
-        ("doctor -O", "doctor --json", (0,), {"variables": {"PYTHONOPTIMIZE": "2"}}),
-        ("doctor warnings", "doctor", (0,), {"variables": {"PYTHONWARNINGS": "error"}}),
-        ("check closed", "check CartPole-v1 --seconds 0.3", (0, 3), {"shell": 'exec "$@" >&-'}),
-        ("check stdin closed", "check CartPole-v1 --seconds 0.3", (0,),
-         {"shell": 'exec "$@" <&-'}),
-        ("check 20 files", "check CartPole-v1 --seconds 0.3", (0, 2, 3),
-         {"shell": 'ulimit -n 20; exec "$@"'}),
-        ("check -O", "check CartPole-v1 --seconds 0.3", (0,),
-         {"variables": {"PYTHONOPTIMIZE": "2"}}),
-        ("check warnings", "check CartPole-v1 --seconds 0.3", (0,),
-         {"variables": {"PYTHONWARNINGS": "error"}}),
-        ("check full", "check CartPole-v1 --seconds 0.3", (0, 1, 2, 3, 75),
-         {"shell": 'exec "$@" >/dev/full'}),
-        ("eval closed", "eval run --episodes 2", (0,), {"shell": 'exec "$@" >&-',
-                                                         "run": "serial:done"}),
-        ("eval 12 files", "eval run --episodes 2", (0, 2, 3),
-         {"shell": 'ulimit -n 12; exec "$@"', "run": "serial:done"}),
-        ("eval files of 0", "eval run --episodes 2", (0, 2),
-         {"shell": 'ulimit -f 0; exec "$@" >/dev/null', "run": "serial:done"}),
-        ("compare full", "compare run run --output-dir c", (0, 1, 2, 75),
-         {"shell": 'exec "$@" >/dev/full', "run": "serial:done"}),
-        ("compare small files", "compare run run --output-dir c", (0, 2, 75),
-         {"shell": 'ulimit -f 8; exec "$@"', "run": "serial:done"}),
-        ("compare closed", "compare run run --output-dir c", (0,),
-         {"shell": 'exec "$@" >&-', "run": "serial:done"}),
-        ("compare no HOME", "compare run run --output-dir c", (0,),
-         {"variables": {"HOME": None, "MPLCONFIGDIR": None}, "run": "serial:done"}),
-        ("tune small files", "tune --time 5s --compile off --output t.yaml", (0, 2, 75),
-         {"shell": 'ulimit -f 0; exec "$@" >/dev/null'}),
-        ("tune full", "tune --time 5s --compile off --output t.yaml", (0, 1, 2, 75),
-         {"shell": 'exec "$@" >/dev/full'}),
-        ("tune one CPU", "tune --time 5s --compile off --output t.yaml", (0,),
-         {"shell": 'exec taskset -c 0 "$@"'}),
-        ("scale small files", "scale --ranks 1 --repeats 1 --iters 5 --compile off --output-dir s",
-         (0, 2, 3, 75), {"shell": 'ulimit -f 1; exec "$@" >/dev/null'}),
-        ("scale one CPU", "scale --ranks 1,2 --repeats 1 --iters 5 --compile off --output-dir s",
-         (0,), {"shell": 'exec taskset -c 0 "$@"'}),
-        ("bench small files", "bench --algos ppo --modes sequential --seeds 1 --total-steps 600 "
-         "--compile off --output-dir b", (0, 2, 3, 75), {"shell": 'ulimit -f 8; exec "$@"'}),
-        ("bench full", "bench --algos ppo --modes sequential --seeds 1 --total-steps 600 "
-         "--compile off --output-dir b", (0, 75), {"shell": 'exec "$@" >/dev/full'}),
-    ]  # fmt: skip
-    return [
-        Trial("resources", f"command: {name}", args, codes, timeout=120.0, **more)
-        for name, args, codes, more in rows
     ]
-
-
-def _known() -> list[Trial]:
-    rows: list[tuple[str, str, tuple[int, ...], dict[str, Any]]] = [
-        ("stdout closed", f"train {PACED}", (0,), {"shell": 'exec "$@" >&-', "resume": "serial"}),
-        ("stdout closed, ranks", f"train {WAYS['ranks']}", (0,),
-         {"shell": 'exec "$@" >&-', "resume": "ranks"}),
-        ("eval >/dev/full", "eval run --episodes 2", (0, 1, 2, 75),
-         {"shell": 'exec "$@" >/dev/full', "run": "serial:done"}),
-        ("nohup", f"train {PACED}", (0, 75),
-         {"shell": 'exec nohup "$@"', "resume": "serial", "during": _hang_up,
-          "variables": {"FAULT_PACE": "0.004"}}),
-        ("full temporary folder while compiling",
-         f"train {WAYS['compiled']}", (0, 2),
-         {"shell": "exec unshare -m bash -c 'mount -t tmpfs -o size=40k none \"$TMPDIR\"; export "
-                   "TORCHINDUCTOR_CACHE_DIR=$TMPDIR/c; exec \"$@\"' - \"$@\"", "timeout": 120.0}),
-        ("rendezvous at an existing file",
-         f"train {WAYS['ranks']} --init-method file://{{here}}/there", (0, 2),
-         {"prepare": lambda case: (case.here / "there").write_bytes(b"x" * 100)}),
-    ]  # fmt: skip
-    return [
-        Trial("resources", f"known: {name}", args, codes, known=True, **more)
-        for name, args, codes, more in rows
-    ]
-
-
-def _hang_up(case: Case) -> None:
-    wait_for(lambda: case.reports() > 2, 40)
-    case.process.send_signal(signal.SIGHUP)

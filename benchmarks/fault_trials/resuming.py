@@ -16,7 +16,7 @@ from typing import Any
 from .harness import Case, Kept, Trial, Wrong, differs, wait_for
 
 SMALL = "--preset none --num-envs 4 --rollout-steps 32 --total-iters 24 --eval-episodes 2"
-SHORT = f"{SMALL} --save-every 256 --track none --output-dir run"
+SHORT = f"{SMALL} --save-every 256 --log-every 1 --track none --output-dir run"
 EAGER = f"{SHORT} --compile off"
 FEW = EAGER.replace("--total-iters 24", "--total-iters 10")
 WORLD = "--env-id fault_trials.worlds"
@@ -56,7 +56,6 @@ RUNS = {
     "ppo, KL stop, annealed": f"{EAGER} --env-id CartPole-v1 --ppo.target-kl 0.01 --anneal-lr true "
     "--ppo.anneal-clip true paced",
     "ppo, best kept": f"{EAGER} --env-id CartPole-v1 --eval-every 384 --keep 1 paced",
-    "ppo, reports shared": f"{EAGER} --env-id CartPole-v1 --log-every 5 paced",
     "ppo, log_jsonl": f"{EAGER} --env-id CartPole-v1 --log-jsonl copy.jsonl paced",
     "ppo, FrozenLake": f"{EAGER} --env-id FrozenLake-v1 paced",
     "a2c, Taxi": f"{EAGER} --algo a2c --env-id Taxi-v4 paced",

@@ -11,10 +11,25 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from . import arguments, environments, files, python, resources, signals
+from . import (
+    arguments,
+    configs,
+    environments,
+    injected,
+    other_commands,
+    python,
+    resources,
+    run_directories,
+    signals,
+    terminals,
+    together,
+)
 from .harness import Kept, Trial, attempt
 
-AREAS = (arguments, files, signals, resources, environments, python)
+AREAS = (
+    *(arguments, configs, run_directories, together, signals, resources, injected, terminals),
+    *(other_commands, environments, python),
+)
 KINDS = ("survived", "lost", "hung", "wrong words", "broken trial")
 
 
@@ -25,6 +40,7 @@ def measure(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any
     rows = {_key(row): row for row in known.get("rows", []) if _key(row) in names}
     chosen = [trial for trial in declared if _wanted(trial, options, rows)]
     random.Random(options.seed).shuffle(chosen)
+    chosen = chosen[: options.most]
     code = _revision()
     with (
         tempfile.TemporaryDirectory(prefix="faults-kept-") as folder,
@@ -39,9 +55,9 @@ def measure(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any
                 told = " (known)" if row["known"] else ""
                 said = " | ".join(row["complaints"])[:300]
                 print(f"{number}: {row['area']}: {row['name']}{told}: {said}", flush=True)
+            options.keep(_summed([*rows.values()]))
             if number % 25 == 0:
                 print(f"{number} of {len(chosen)}", flush=True)
-                options.keep(_summed([*rows.values()]))
     found = _summed([*rows.values()])
     _show(found["areas"])
     return found

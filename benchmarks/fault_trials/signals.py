@@ -51,10 +51,17 @@ def moment(case: Case, when: str) -> None:
         "report": lambda: case.reports() >= int(what),
         "phase": lambda: case.phase(what),
         "said": lambda: what in case.said(),
-        "compiler": lambda: any("cc1plus" in p.name() for p in _tree(case)),
+        "compiler": lambda: any("cc1plus" in _name(p) for p in _tree(case)),
     }
     if not wait_for(lambda: conditions[kind]() or case.process.poll() is not None, 60):
         raise words(f"never came to {when}")
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 def _tree(case: Case) -> list[psutil.Process]:
@@ -118,8 +125,15 @@ def trials() -> list[Trial]:
     found += [
         _row("serial", "SIGTERM", "phase stepping", (75, 0)),
         _row("serial", "SIGINT", "phase saving", (75, 0), variables=saving),
-        _row("serial", "SIGTERM", "phase evaluating", (75, 0), variables=evaluating,
-             flags="--eval-every 192", resume=""),
+        _row(
+            "serial",
+            "SIGTERM",
+            "phase evaluating",
+            (75, 0),
+            variables=evaluating,
+            flags="--eval-every 192",
+            resume="",
+        ),
         _row("serial", "SIGHUP", "said trained for", (75, 0), variables=evaluating),
         _row("serial", "SIGTERM", "said trained for", (75, 0), variables=evaluating),
         _row("workers", "SIGTERM", "phase stepping", (75, 0)),
@@ -129,7 +143,7 @@ def trials() -> list[Trial]:
         _row("a3c", "SIGINT", "report 2", (75, 0)),
         _row("normalized", "SIGTERM", "report 5", STOPPED),
         _row("impala", "SIGINT", "report 5", STOPPED),
-    ]  # fmt: skip
+    ]
     for seconds in ("0.02s", "0.08s", "0.2s", "0.5s", "0.9s", "1.3s"):
         # Nothing may have been begun, so there may be nothing to resume.
         found.append(_row("serial", "SIGINT", seconds, (75, 130, -2, 0), resume=""))
@@ -186,8 +200,18 @@ def _members() -> list[Trial]:
         for kind in kinds:
             rows.append(_row("workers", kind, "report 3", (0, 75), to=to, dies=True))
         rows.append(_row("workers", "SIGSTOP SIGCONT", "report 3", DONE, to=to, apart=1.0))
-        rows.append(_row("workers", "SIGSTOP", "report 3", (0, 3), to=to, flags=timeouts,
-                         dies=True, resume=""))
+        rows.append(
+            _row(
+                "workers",
+                "SIGSTOP",
+                "report 3",
+                (0, 3),
+                to=to,
+                flags=timeouts,
+                dies=True,
+                resume="",
+            )
+        )
         rows.append(_row("stream", "SIGKILL", "report 3", DONE, to=to, dies=True))
     for to in ("rank 0", "rank 1", "agent"):
         for kind in ("SIGKILL", "SIGQUIT", "SIGTERM", "SIGINT", "SIGHUP"):
@@ -195,11 +219,26 @@ def _members() -> list[Trial]:
         rows.append(_row("ranks", "SIGSTOP SIGCONT", "report 3", DONE, to=to, apart=1.5))
         rows.append(_row("a3c", "SIGKILL", "report 2", (0, 75), to=to, dies=True))
     rows += [
-        _row("ranks", "SIGSTOP", "report 3", (0, 75), to="rank 1", flags="--rank-timeout 5s",
-             dies=True),
-        _row("ranks", "SIGSTOP", "report 3", (0, 3, 75), to="agent", flags="--rank-timeout 5s",
-             dies=True, known=True),
-    ]  # fmt: skip
+        _row(
+            "ranks",
+            "SIGSTOP",
+            "report 3",
+            (0, 75),
+            to="rank 1",
+            flags="--rank-timeout 5s",
+            dies=True,
+        ),
+        _row(
+            "ranks",
+            "SIGSTOP",
+            "report 3",
+            (0, 3, 75),
+            to="agent",
+            flags="--rank-timeout 5s",
+            dies=True,
+            known=True,
+        ),
+    ]
     return rows
 
 
@@ -236,9 +275,16 @@ def _commands() -> list[Trial]:
                     continue
                 codes = (0, 75, 130, 3, -signal.Signals[kind])
                 rows.append(
-                    Trial("signals", f"{name}: {kind} at {when}", args, codes, run=run,
-                          during=send(kind, when), dies=kind in ("SIGKILL", "SIGQUIT"))
-                )  # fmt: skip
+                    Trial(
+                        "signals",
+                        f"{name}: {kind} at {when}",
+                        args,
+                        codes,
+                        run=run,
+                        during=send(kind, when),
+                        dies=kind in ("SIGKILL", "SIGQUIT"),
+                    )
+                )
     rows += [
         Trial(
             "signals",
