@@ -181,15 +181,18 @@ def run(arguments: list[str]) -> int:
         else:
             raise  # nobody named what it is about: it is ours
         return BadInput.exit_code
-    except SystemExit as end:
-        _complain(EnvironmentFailed(f"an environment, or its module, called sys.exit({end.code})"))
-        return EnvironmentFailed.exit_code
     except MemoryError:
         _complain(BadInput(OUT_OF_MEMORY))
         return BadInput.exit_code
     except KeyboardInterrupt:
         _tell("interrupted")
         return StoppedEarly.exit_code
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        # sys.exit, a cancelled task: nothing of ours raises such a thing.
+        _complain(EnvironmentFailed(f"an environment, or its module, raised {error!r}"))
+        return EnvironmentFailed.exit_code
 
 
 def _refuse_lost_directory() -> None:
