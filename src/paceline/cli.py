@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .errors import BadInput, PacelineError, StoppedEarly
+from .errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
 
 if TYPE_CHECKING:
     from .console import Console, Silence
@@ -61,7 +61,7 @@ OUT_OF_MEMORY = (
     "there is not enough memory; write a lower --num-envs, --rollout-steps or --hidden, or raise "
     "the limit of this process (ulimit -v)"
 )
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RANK_VARIABLES = {"RANK", "WORLD_SIZE"}
 THREADS_SECONDS = 3.0
 """That threads of environments have to end when the command is done."""
@@ -109,6 +109,7 @@ def _leave(code: int) -> NoReturn:
     leaving()
     if set(os.environ) >= RANK_VARIABLES:
         # A rank that has lost others is not to wait for what it had begun with them.
+        end_descendants()
         os._exit(code)
     atexit.register(end_descendants)
     with suppress(RuntimeError):  # where no thread can be started, none is to be left behind
@@ -120,12 +121,14 @@ def _flushed(code: int) -> int:
     """`code`, or that of bad input where standard output can't take what was printed."""
     try:
         sys.stdout.flush()
+    except ValueError:  # an environment has closed it
+        pass
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             _complain(BadInput(f"standard output can't be written: {error.strerror}"))
             code = code or BadInput.exit_code
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         sys.stderr.flush()
     return code
 
@@ -169,10 +172,12 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
+        from .files import shown
+
         if error.errno in UNWRITABLE and error.filename is None:
             _complain(BadInput(f"standard output can't be written: {error.strerror}"))
         elif isinstance(error.filename, str):
-            _complain(BadInput(f"{error.filename}: {error.strerror}"))
+            _complain(BadInput(f"{shown(error.filename)}: {error.strerror}"))
         else:
             raise  # nobody named what it is about: it is ours
         return BadInput.exit_code
@@ -182,6 +187,12 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         _tell("interrupted")
         return StoppedEarly.exit_code
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        # sys.exit, a cancelled task: nothing of ours raises such a thing.
+        _complain(EnvironmentFailed(f"an environment, or its module, raised {error!r}"))
+        return EnvironmentFailed.exit_code
 
 
 def _refuse_lost_directory() -> None:
@@ -206,7 +217,7 @@ def _complain(error: PacelineError) -> None:
 
 def _tell(text: str) -> None:
     """On standard error, which may have gone: a terminal that was closed, a full disk."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         print(f"paceline: {text}", file=sys.stderr, flush=True)
 
 

@@ -35,8 +35,12 @@ def why_not_compiled(error: BaseException) -> str:
         return "the compiler was killed, as happens where memory runs out"
     if "failed to map segment" in told:
         return f"nothing in {cache} may be executed; name another folder with {CACHE}"
-    found = re.search(r"^.*\berror: .*$", told, re.M)
-    return (found[0] if found else told.splitlines()[0])[:200]
+    if found := re.search(r"^.*\berror: .*$", told, re.M):
+        return found[0][:200]
+    cause = told.splitlines()[0][:200]
+    if "[Errno" in cause:
+        return cause
+    return f"{cause}; if {cache} is damaged, remove it"
 
 
 def _told(error: BaseException | None) -> Iterator[str]:

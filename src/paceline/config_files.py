@@ -88,7 +88,7 @@ def _from_python(path: Path) -> dict[str, Any]:
         config = runpy.run_path(str(path)).get("config")
     except BadInput:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(f"{path} raised {type(error).__name__}: {str(error)[:300]}") from error
     if not isinstance(config, Config):
         raise BadInput(f"{path}: should set `config = paceline.Config(...)`, not {config!r}")

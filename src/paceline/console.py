@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,8 +52,10 @@ class Console:
         """A reader or a terminal that has gone, or a full disk, is no reason to stop training."""
         try:
             write()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        except (OSError, ValueError):  # closed by whoever read it, or by an environment
+            with suppress(ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            self._stream = _nowhere()
 
     def show(self, report: Report) -> None:
         """Progress so far."""

@@ -74,20 +74,20 @@ def _compare(progress: Progress, result: EvalResult) -> None:
     if count < FEWEST:
         return
     first, last = np.array(progress.first[:count]), np.array(recent[-count:])
-    told = f"the first {count} episodes of training (mean return {first.mean():.2f})"
+    told = f"the first {count} episodes of training (mean return {first.mean():.4g})"
     gain = _gain(first, last)
     if gain < -WORSE:
-        log.warning("the last %d (%.2f) are worse than %s", count, last.mean(), told)
+        log.warning("the last %d (%.4g) are worse than %s", count, last.mean(), told)
     elif gain < BETTER and _gain(first, np.array(result.returns)) < -WORSE:
-        log.warning("the evaluation (%.2f) is worse than %s", result.mean, told)
+        log.warning("the evaluation (%.4g) is worse than %s", result.mean, told)
     elif np.ptp(np.concatenate([first, last])) == 0:
         log.warning(
             "the last %d all returned the same as %s: nothing says which actions are better",
             count,
             told,
         )
-    elif gain < BETTER:
-        log.info("the last %d (%.2f) are no better than %s", count, last.mean(), told)
+    elif gain < BETTER and count == RECENT:
+        log.info("the last %d (%.4g) are no better than %s", count, last.mean(), told)
 
 
 def _gain(first: Array, last: Array) -> float:

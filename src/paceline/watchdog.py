@@ -53,7 +53,13 @@ def heard() -> None:
 
 def leaving() -> None:
     """The command ends as it should."""
+    global _line
     _send(DONE)
+    if _line is not None:
+        with suppress(ValueError):  # where this is not the main thread, the process ends anyway
+            signal.set_wakeup_fd(-1)
+            _line.close()
+            _line = None
 
 
 def _send(what: bytes) -> None:

@@ -603,7 +603,7 @@ LONG = "x" * 300
 )
 def test_a_path_that_no_file_system_takes_is_refused_by_its_name(command, arguments):
     ended = command(*arguments)
-    assert ended.code == 2 and ended.err.startswith(f"paceline: {LONG}")
+    assert ended.code == 2 and LONG in ended.err.splitlines()[0]
     assert "File name too long" in ended.err and "Traceback" not in ended.err
 
 

@@ -68,6 +68,8 @@ class Job:
     def execute(self) -> None:
         """Become `paceline`: its output goes to files, and what it opens outside to another."""
         os.chdir(self.folder)
+        if files := sys.modules.get("paceline.files"):  # as in a process that was started here
+            vars(files)["_STARTED_IN"] = str(Path.cwd())
         for number, name in ((0, os.devnull), (1, self.path("out")), (2, self.path("err"))):
             handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, number)

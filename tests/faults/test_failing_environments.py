@@ -554,3 +554,41 @@ def test_learning_that_blows_up_is_diverged_and_what_is_kept_is_finite(shell, fl
     assert caught.value.exit_code == 4
     says(str(caught.value), "became (inf|nan)", "lower lr", "last good state")
     sound(shell.run("run"))
+
+
+FORKING = """
+import os
+import gymnasium as gym
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+
+class Forking(CartPoleEnv):
+    taken = 0
+
+    def __init__(self, raises=False):
+        super().__init__()
+        self._raises = raises
+
+    def step(self, action):
+        Forking.taken += 1
+        if Forking.taken == 100 and os.fork() == 0 and self._raises:
+            raise RuntimeError("in the child")
+        return super().step(action)
+
+
+gym.register("Forking-v0", Forking, max_episode_steps=500)
+"""
+
+
+@pytest.mark.parametrize("raises", ["true", "false"])
+def test_a_child_that_an_environment_forks_and_lets_return_does_not_train_too(shell, raises):
+    (shell.folder / "forking.py").write_text(FORKING)
+    flags = ("--env-id", "forking:Forking-v0", "--env.kwargs", f'{{"raises": {raises}}}')
+    run = shell.train("run", *flags, "--total-iters", 3, "--compile", "off", "--eval-episodes", 1)
+    assert [line["iter"] for line in run.metrics()] == [1, 2, 3]
+
+
+def test_a_configuration_that_ends_the_program_is_refused(shell, command):
+    (shell.folder / "ends.py").write_text("import sys\nsys.exit()\n")
+    ended = command("train", "--config", "ends.py")
+    assert ended.code == 2 and "ends.py raised SystemExit" in ended.err

@@ -520,3 +520,60 @@ def test_a_process_of_a3c_that_hangs_is_noticed(start, victim):
     assert command.end() == 0, command.err
     assert f"rank {victim} (pid" in command.out and "no sign of life" in command.out
     steps_add_up(command.run, 3000)
+
+
+# Out of memory
+
+
+EATING = """
+import os
+import gymnasium as gym
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+
+class Eating(CartPoleEnv):
+    eaten = []
+
+    def step(self, action):
+        if os.environ.get("RANK") == "1":
+            Eating.eaten.append(b"x" * 2**20)
+        return super().step(action)
+
+
+gym.register("Eating-v0", Eating, max_episode_steps=500)
+"""
+
+
+@pytest.fixture
+def small_memory():
+    """A control group of 700 MB, which processes join by writing their id to its `cgroup.procs`."""
+    own = [line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    path = next((path for _, kinds, path in own if "memory" in kinds.split(",")), None)
+    if path is None:
+        pytest.skip("takes a memory control group of version 1")
+    group = Path(f"/sys/fs/cgroup/memory{path}") / f"paceline-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text("700M")
+    except OSError as error:
+        pytest.skip(f"takes a control group: {error.strerror}")
+    yield group
+    for _ in range(50):
+        try:
+            return group.rmdir()
+        except OSError:
+            time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_as_that(shell, small_memory):
+    (shell.folder / "eating.py").write_text(EATING)
+    join = f'echo $$ > {small_memory}/cgroup.procs && exec "$@"'
+    flags = ("--env-id", "eating:Eating-v0", "--ranks", 2, "--total-iters", 50, "--compile", "off")
+    command = Command(
+        shell,
+        *("train", "--output-dir", "run", *flags, "--max-restarts", 0, "--track", "none"),
+        prefix=("sh", "-c", join, "sh", *PACELINE),
+    )
+    assert command.end() == 3, command.err
+    assert "has gone: the system ran out of memory" in command.err

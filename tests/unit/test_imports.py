@@ -16,10 +16,10 @@ ROOT = Path(paceline.__file__).parent
 # A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
     {"errors", "registry", "machine", "files", "lock", "launcher", "sending", "words", "compiler"},
-    {"stopping", "watchdog"},
+    {"stopping", "watchdog", "settings"},
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
-    {"adapters", "stack"},
+    {"adapters", "stack", "space_text"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
     {"samplers", "sync", "step", "sight", "config", "agent", "console"},
     {

@@ -67,7 +67,7 @@ def test_a_run_that_has_become_worse_is_warned_of(said):
 def test_an_evaluation_that_is_worse_than_the_first_episodes_is_warned_of(said):
     ((level, text),) = said(noise(100, 300), [20.0] * 20)
     assert level == "WARNING"
-    assert "the evaluation (20.00) is worse than the first 100" in text
+    assert "the evaluation (20) is worse than the first 100" in text
 
 
 def test_no_episode_is_on_both_sides_of_the_comparison(said):

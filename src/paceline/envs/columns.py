@@ -7,6 +7,7 @@ its own, so that an open episode can be replayed from its actions.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from struct import pack
@@ -20,7 +21,7 @@ from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array, Pulse, Rollout, still
 from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
 from ..stack import with_stack
-from .guards import ENV_ERRORS, close_quietly, describe, end_flag, reset_pair
+from .guards import ENV_ERRORS, close_quietly, describe, end_flag, end_if_forked, reset_pair
 from .replaying import Difference, alike, difference
 
 log = logging.getLogger("paceline")
@@ -65,6 +66,7 @@ class EnvColumns:
         longest: int | None = None,
     ) -> None:
         self._make, self.num_envs, self._seed = make, num_envs, seed
+        self._process = os.getpid()
         self.first_column = first_column
         self.pulse: Pulse = still()
         self._envs: list[gym.Env[Any, Any]] = []
@@ -236,6 +238,7 @@ class EnvColumns:
 
     def _rebuild(self, i: int, row: int, error: BaseException) -> None:
         """Replace environment `i`, unless it has failed too often in a row."""
+        end_if_forked(self._process)
         self.failures += 1
         soon = row - self._last_failure[i] < SOON
         self._in_a_row[i] = self._in_a_row[i] + 1 if soon else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import traceback
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ ENV_ERRORS = (Exception, SystemExit, GeneratorExit)
 """What an environment may raise and be rebuilt for: not Ctrl-C, nor any other signal."""
 READERS = (__file__, str(Path(__file__).with_name("columns.py")), adapters.__file__)
 """Files that look at what an environment has returned."""
+
+
+def end_if_forked(process: int) -> None:
+    """A child that an environment has forked, and let return, is not to go on with the run."""
+    if os.getpid() != process:
+        os._exit(1)
 
 
 def close_quietly(env: Any) -> None:

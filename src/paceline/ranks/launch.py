@@ -31,7 +31,7 @@ from ..envs.gym import registered
 from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
 from ..files import shown
 from ..launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
-from ..machine import THREAD_VARIABLES, nameless_file
+from ..machine import THREAD_VARIABLES, nameless_file, oom_kills
 from ..metrics import Report
 from ..sending import by_value
 from .channel import Channel, Listener
@@ -137,6 +137,7 @@ class Ranks:
         self._attempt, self._failures, self._furthest = 0, 0, 0
         self._lost: str | None = None
         """what befell the rank that went first, if one did"""
+        self._oom_kills = oom_kills()
         self._stop_by: float | None = None
         """when ranks that were told to stop must have left"""
         with ExitStack() as stack:
@@ -172,7 +173,7 @@ class Ranks:
                     case Said():
                         log.log(message.level, "%s", message.text)
                     case Lost():
-                        self._lost = self._lost or message.text
+                        self._lost = self._lost or f"{message.text}{self._memory_told()}"
                         self._end(message.hangs)
                     case Failed(error):
                         raise error
@@ -214,9 +215,14 @@ class Ranks:
         except (EOFError, OSError):
             hello = self._channels[channel]
             if hello is not None and hello.attempt == self._attempt and self._lost is None:
-                self._lost = f"rank {hello.rank} (pid {hello.pid}) has gone"
+                self._lost = f"rank {hello.rank} (pid {hello.pid}) has gone{self._memory_told()}"
             self._hang_up(channel)
             return None
+
+    def _memory_told(self) -> str:
+        """What may have ended a rank, where the kernel says so."""
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        return ": the system ran out of memory" if self._oom_kills > before else ""
 
     def _welcome(self, channel: Channel, hello: Hello) -> None:
         if hello.attempt > self._attempt:

@@ -6,6 +6,7 @@ kept by the sampler, which survives it.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from ..arrays import fitting, prefixed
 from ..envs import Columns
+from ..envs.guards import end_if_forked
 from ..envs.maker import World
 from ..envs.replaying import Difference
 from ..policy.actor import Actor, make_actor
@@ -45,6 +47,7 @@ class Block:
         self._head = np.empty((steps, columns.num_envs, actor.head.size), np.float32)
         self._open = OpenEpisodes.none(columns.num_envs)
         self._rollouts, self._version = 0, 0
+        self._process = os.getpid()
 
     def load(self, weights: Array, version: int) -> None:
         """Act with these weights from the next rollout on."""
@@ -70,6 +73,7 @@ class Block:
         if self._window is not None:
             out.before[:] = self._window.before
         unroll(columns, self._actor, noise, out, self._head, self._pulse, self._window)
+        end_if_forked(self._process)
         check_policy(out, self._head, columns.obs_spec)
         check(out, columns.obs_spec, first, begun)
         self._obs[:], self._first[:] = out.obs[-1], out.first[-1]

@@ -69,9 +69,9 @@ def hire(
         for number in range(workers)
     ]
     with ExitStack() as stack:
-        file = nameless_file()
-        stack.callback(os.close, file)
         try:
+            file = nameless_file()
+            stack.callback(os.close, file)
             memory = Memory(plan, file)
         except OSError as error:
             raise BadInput(
