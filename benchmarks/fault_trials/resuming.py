@@ -20,6 +20,7 @@ SHORT = f"{SMALL} --save-every 256 --log-every 1 --track none --output-dir run"
 EAGER = f"{SHORT} --compile off"
 FEW = EAGER.replace("--total-iters 24", "--total-iters 10")
 WORLD = "--env-id fault_trials.worlds"
+ATARI = f"{FEW} --env.time-limit 80 --encoder"
 NORMAL = "--normalize-obs true --normalize-return true"
 
 RUNS = {
@@ -80,11 +81,11 @@ RUNS = {
     "a2c, procgen:maze, ranks": f"{FEW} --algo a2c --env-id procgen:maze --encoder small --ranks 2",
     "ppo, procgen:bigfish, normalized return": f"{FEW} --env-id procgen:bigfish --encoder mlp "
     "--normalize-return true",
-    "ppo, atari:Breakout": f"{FEW} --env-id atari:Breakout --env.time-limit 80 --encoder small --clip-reward true",
-    "ppo, atari:Pong, workers": f"{FEW} --env-id atari:Pong --env.time-limit 80 --encoder small --num-workers 2",
-    "a2c, atari, sticky, stacked": f"{FEW} --algo a2c --env-id atari:SpaceInvaders --env.time-limit 80 --encoder mlp "
+    "ppo, atari:Breakout": f"{ATARI} small --env-id atari:Breakout --clip-reward true",
+    "ppo, atari:Pong, workers": f"{ATARI} small --env-id atari:Pong --num-workers 2",
+    "a2c, atari, sticky, stacked": f"{ATARI} mlp --algo a2c --env-id atari:SpaceInvaders "
     "--env.kwargs '{\"repeat_action_probability\": 0.25}'",
-    "impala, atari": f"{FEW} --algo impala --env-id atari:Breakout --env.time-limit 80 --encoder small",
+    "impala, atari": f"{ATARI} small --algo impala --env-id atari:Breakout",
     "ppo, vector CartPole": f"{EAGER} --env-id CartPole-v1 --env.vector true --num-envs 16",
     "a2c, vector CartPole, workers": f"{EAGER} --algo a2c --env-id CartPole-v1 --env.vector true "
     "--num-envs 16 --num-workers 2",

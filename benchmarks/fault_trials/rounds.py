@@ -68,9 +68,10 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _wanted(trial: Trial, options: argparse.Namespace, rows: dict[Any, Any]) -> bool:
-    if options.failed and rows.get((trial.area, trial.name), {}).get("outcome") == "survived":
+    outcome = rows.get((trial.area, trial.name), {}).get("outcome")
+    if options.failed and outcome in (None, "survived"):
         return False
-    if options.missing and (trial.area, trial.name) in rows:
+    if options.missing and outcome is not None:
         return False
     only = options.only
     return not only or only == trial.area or only in f"{trial.area}: {trial.name}"
