@@ -97,24 +97,27 @@ PACE = "0.001"
 
 
 def measure(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
+    """`known` is what was found before: its runs are kept as long as they are declared."""
     source = random.Random(options.seed)
+    declared = tuple(_flags(name) for name in RUNS)
+    rows = {r["flags"]: r for r in known.get("rows", []) if r["flags"].startswith(declared)}
     chosen = [name for name in RUNS if not options.only or options.only in name]
     source.shuffle(chosen)
     chosen = (chosen * (1 + options.trials // max(1, len(chosen))))[: options.trials]
     tasks = [(name, source.randrange(2**31)) for name in chosen]
-    rows = []
     with (
         tempfile.TemporaryDirectory(prefix="faults-kept-") as folder,
         ThreadPoolExecutor(options.jobs) as pool,
     ):
         kept = Kept(Path(folder))
         for future in as_completed([pool.submit(_one, *task, kept) for task in tasks]):
-            rows.append(row := future.result())
-            options.keep(_summed(rows))
+            row = future.result()
+            rows[row["flags"]] = row
+            options.keep(_summed([*rows.values()]))
             shown = "exact" if row["exact"] else f"NOT exact: {row['difference']}"
-            print(f"{len(rows)}: {row['name']}: {row['interrupted']}: {shown}", flush=True)
-    found = _summed(rows)
-    print(f"{found['exact']} of {len(rows)} end as undisturbed, byte for byte")
+            print(f"{row['name']}: {row['interrupted']}: {shown}", flush=True)
+    found = _summed([*rows.values()])
+    print(f"{found['exact']} of {found['trials']} end as undisturbed, byte for byte")
     return found
 
 
@@ -123,10 +126,13 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"trials": len(rows), "exact": exact, "rows": sorted(rows, key=lambda row: row["name"])}
 
 
+def _flags(name: str) -> str:
+    return RUNS[name].replace(" paced", " --env.wrappers fault_trials.worlds:Paced")
+
+
 def _one(name: str, seed: int, kept: Kept) -> dict[str, Any]:
     source = random.Random(seed)
-    flags = f"{RUNS[name].replace(' paced', ' --env.wrappers fault_trials.worlds:Paced')}"
-    flags += f" --seed {seed % 1000}"
+    flags = f"{_flags(name)} --seed {seed % 1000}"
     row: dict[str, Any] = {"name": name, "flags": flags, "interrupted": [], "exact": False}
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         pace = {"FAULT_PACE": PACE}
