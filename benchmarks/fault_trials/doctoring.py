@@ -49,6 +49,8 @@ def put(name: str, data: bytes | None) -> Callable[[Case], None]:
         else:
             path.unlink(missing_ok=True)
         if data is not None:
+            if path.parent.is_file():
+                path.parent.unlink()
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
 
