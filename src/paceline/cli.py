@@ -99,7 +99,14 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of any encoding, also one without our letters
             stream.reconfigure(errors="backslashreplace")
-    _leave(run(arguments))
+    try:
+        code = run(arguments)
+    except BaseException:  # a fault of ours, whose traceback says more than a watchdog can
+        from .watchdog import leaving
+
+        leaving()
+        raise
+    _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
