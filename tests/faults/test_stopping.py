@@ -305,12 +305,14 @@ def test_a_directory_that_is_gone_is_said(shell):
 
 
 @pytest.mark.slow
-def test_a_launcher_of_ranks_that_was_stopped_goes_on_when_it_is_needed(start):
-    command = start("nothing", "--total-iters", 300, "--ranks", 2, "--save-every", 200)
+@pytest.mark.parametrize("killed", [True, False], ids=["a rank killed", "to the end"])
+def test_a_launcher_of_ranks_that_was_stopped_goes_on_when_it_is_needed(start, killed):
+    command = start("nothing", "--total-iters", 60, "--ranks", 2, "--save-every", 200)
     command.await_reports(5)
     ranks = command.ranks()
     psutil.Process(command.pid).children()[0].suspend()
     time.sleep(0.3)
-    ranks[1].kill()
+    if killed:
+        ranks[1].kill()
     assert command.end(60) == 0, command.err
     assert "the launcher of ranks was stopped" in command.out
