@@ -68,6 +68,19 @@ class Singles(Episodic):
             env.close()
 
 
+class Fresh(Singles):
+    """A new one for every episode, where they keep something of the last."""
+
+    def __init__(self, make, *arguments, **options):
+        super().__init__(make, *arguments, **options)
+        self._make = make
+
+    def begin(self, i):
+        self.envs[i].close()
+        self.envs[i] = self._make()
+        return super().begin(i)
+
+
 class Ale(Episodic):
     """A vector environment of ALE's with one game each, so that none can disturb another.
 
@@ -268,7 +281,7 @@ CASES = {
     ),
     "BipedalWalker": Case(
         "BipedalWalker-v3",
-        partial(Singles, registered("BipedalWalker-v3", max_episode_steps=60), action=clipped()),
+        partial(Fresh, registered("BipedalWalker-v3", max_episode_steps=60), action=clipped()),
         ((24,), np.float32),
         ("box", 4),
         "Box2D",

@@ -61,6 +61,8 @@ OUT_OF_MEMORY = (
     "there is not enough memory; write a lower --num-envs, --rollout-steps or --hidden, or raise "
     "the limit of this process (ulimit -v)"
 )
+REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOENT)
+"""Too many files or processes, no memory, no folder for temporary files."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RANK_VARIABLES = {"RANK", "WORLD_SIZE"}
 THREADS_SECONDS = 3.0
@@ -97,7 +99,14 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of any encoding, also one without our letters
             stream.reconfigure(errors="backslashreplace")
-    _leave(run(arguments))
+    try:
+        code = run(arguments)
+    except BaseException:  # a fault of ours, whose traceback says more than a watchdog can
+        from .watchdog import leaving
+
+        leaving()
+        raise
+    _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
@@ -121,14 +130,14 @@ def _flushed(code: int) -> int:
     """`code`, or that of bad input where standard output can't take what was printed."""
     try:
         sys.stdout.flush()
-    except ValueError:  # an environment has closed it
+    except (ValueError, AttributeError):  # an environment has closed it, or taken it away
         pass
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             _complain(BadInput(f"standard output can't be written: {error.strerror}"))
             code = code or BadInput.exit_code
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()
     return code
 
@@ -178,6 +187,8 @@ def run(arguments: list[str]) -> int:
             _complain(BadInput(f"standard output can't be written: {error.strerror}"))
         elif isinstance(error.filename, str):
             _complain(BadInput(f"{shown(error.filename)}: {error.strerror}"))
+        elif error.errno in REFUSED:
+            _complain(BadInput(f"the system refuses what is needed here: {error.strerror}"))
         else:
             raise  # nobody named what it is about: it is ours
         return BadInput.exit_code

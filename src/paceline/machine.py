@@ -34,6 +34,8 @@ ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
 """Whether other cores see writes in the order in which they were made."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Of glibc's malloc.h."""
+TO_LEAVE = 0.5
+"""Seconds that processes which are told to end have for it."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """Of Linux' prctl.h."""
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -181,7 +183,7 @@ def keep_memory() -> None:
 
 def nameless_file() -> int:
     """Descriptor of a file that no directory knows."""
-    if hasattr(os, "memfd_create"):
+    with suppress(AttributeError, OSError):  # not on every system, nor in every sandbox
         return os.memfd_create("paceline", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
@@ -224,12 +226,18 @@ def adopt_orphans() -> None:
 
 
 def end_descendants() -> None:
-    """Kill every process that this one, its environments or its libraries have left running."""
+    """End every process that this one, its environments or its libraries have left running."""
     with suppress(psutil.Error):
+        left = []
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
+                # That one removes shared memory, and ends by itself.
                 if not any("resource_tracker" in word for word in process.cmdline()):
-                    process.kill()  # that one removes shared memory, and ends by itself
+                    process.terminate()  # a compiler removes its files
+                    left.append(process)
+        for process in psutil.wait_procs(left, timeout=TO_LEAVE)[1]:
+            with suppress(psutil.Error):
+                process.kill()
 
 
 def keep_standard_streams() -> None:

@@ -32,6 +32,8 @@ def own_settings() -> Iterator[None]:
             torch.set_float32_matmul_precision(PRECISION)
         if torch.is_autocast_enabled("cpu"):
             stack.enter_context(torch.autocast("cpu", enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
         if torch.empty(0).device.type != "cpu":  # which costs less than asking for the default

@@ -25,10 +25,9 @@ gym.register("Endless-v0", Endless)
 SHORT = ("--output-dir", "run", "--track", "none", "--eval-episodes", 1)
 
 
-def test_episodes_of_an_evaluation_that_never_end_are_said(shell, command, monkeypatch):
+def test_episodes_of_an_evaluation_that_never_end_are_said(shell):
     (shell.folder / "endless.py").write_text(ENDLESS)
-    monkeypatch.syspath_prepend(shell.folder)
-    ended = command("train", "--env-id", "endless:Endless-v0", "--total-iters", 2, *SHORT)
+    ended = shell("train", "--env-id", "endless:Endless-v0", "--total-iters", 2, *SHORT)
     assert ended.code == 0
     assert "cut off after 100,000 steps" in " ".join(ended.out.split())
 

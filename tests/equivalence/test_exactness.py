@@ -290,3 +290,29 @@ def test_two_blocks_of_columns_draw_the_same_noise_for_dense_networks():
     )
     both = np.concatenate([left["action"], right["action"]], axis=1)
     np.testing.assert_allclose(whole["action"], both, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    ["CartPole-v1", "LunarLander-v3", "BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
+)
+def test_an_episode_depends_on_its_seed_and_actions_and_not_on_those_before(env_id):
+    """Else no episode could be replayed; BipedalWalker by itself keeps its world over resets."""
+
+    def played(env, seed):
+        env.action_space.seed(seed)
+        seen = [env.reset(seed=seed)[0].tobytes()]
+        for _ in range(200):
+            obs, reward, *ends, _ = env.step(env.action_space.sample())
+            seen.append((obs.tobytes(), float(reward), *ends))
+            if any(ends):
+                break
+        return seen
+
+    make = env_maker(env_id)
+    used, _ = make()
+    for seed in range(6):
+        fresh, _ = make()
+        assert played(used, seed) == played(fresh, seed)
+        fresh.close()
+    used.close()

@@ -28,6 +28,8 @@ def end_if_forked(process: int) -> None:
 
 def close_quietly(env: Any) -> None:
     """Close an environment or a batch of them; a failure to do so is only told."""
+    if not hasattr(env, "close"):  # no environment at all, which is told elsewhere
+        return
     try:
         env.close()
     except ENV_ERRORS:

@@ -24,6 +24,7 @@ from .source import Source
 
 log = logging.getLogger("paceline")
 
+WALKER = "box2d.bipedal_walker"
 KNOWN = ("gymnasium.", "ale_py.", "minigrid.")
 """Registered by packages that a worker imports by itself."""
 
@@ -43,7 +44,7 @@ def environment(
     Gymnasium's own order and time-limit wrappers cost about a sixth of a CartPole step, and the
     columns count steps anyway; so they are left off unless a wrapper outside could look at them.
     """
-    wrap, of_mujoco = [_imported(path) for path in wrappers], False
+    wrap, of_mujoco, of_walker = [_imported(path) for path in wrappers], False, False
     make: Callable[[], gym.Env[Any, Any]]
     if callable(env_id):
         make, limit, looked_at = partial(env_id, **kwargs), time_limit, bool(wrap)
@@ -53,6 +54,7 @@ def environment(
         limit = time_limit or own_limit
         looked_at = bool(wrap or spec.additional_wrappers)
         of_mujoco = "mujoco" in str(spec.entry_point)
+        of_walker = WALKER in str(spec.entry_point)
         spec.order_enforce = looked_at and spec.order_enforce
         inside = limit if looked_at and limit else -1
         make = partial(
@@ -75,11 +77,29 @@ def environment(
             raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
         if callable(env_id) and looked_at and limit:
             env = gym.wrappers.TimeLimit(env, limit)
+        if of_walker:
+            _renew_world(env.unwrapped)
         for wrapper in wrap:
             env = wrapper(env)
         return env, None if looked_at else limit
 
     return Source(one)
+
+
+def _renew_world(walker: Any) -> None:
+    """Give BipedalWalker a new world at every reset, as LunarLander has.
+
+    It keeps one, whose contacts are in an order that depends on the episodes before: the same seed
+    and actions then come to something else, and no episode could be replayed.
+    """
+    reset, new_world = walker.reset, type(walker.world)
+
+    def renewed(**options: Any) -> Any:
+        walker._destroy()
+        walker.world = new_world()
+        return reset(**options)
+
+    walker.reset = renewed
 
 
 def _limit(steps: Any) -> int | None:

@@ -196,12 +196,12 @@ class Ranks:
         ready = wait([self._listener.socket, *self._channels], TICK)
         if self._listener.socket in ready and (channel := self._listener.accept()) is not None:
             self._channels[channel] = None
-        if not ready and self._lost is not None:
+        if not ready:
             self._wake_agent()
         return [channel for channel in ready if isinstance(channel, Connection)]
 
     def _wake_agent(self) -> None:
-        """An agent that somebody has stopped (SIGSTOP) would never start its ranks again."""
+        """An agent that somebody has stopped (SIGSTOP) starts no ranks again, and never ends."""
         with suppress(psutil.Error):
             if psutil.Process(self._agent.pid).status() == psutil.STATUS_STOPPED:
                 log.warning("the launcher of ranks was stopped; it is told to go on")

@@ -52,7 +52,7 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("--output-dir")
     parser.add_argument("--overwrite", action="store_true")
     given = parser.parse(arguments, mixed=True)
-    if not given["runs"]:
+    if not given["runs"] or "" in given["runs"]:
         raise BadInput("name the runs to compare: paceline compare runs/one runs/other")
     paths = [(Path(path), run) for path in given["runs"] for run in find_runs(Path(path))]
     folder = Path(given["output_dir"] or f"runs/compared-{datetime.now():%Y%m%d-%H%M%S}")
