@@ -44,13 +44,13 @@ def put(name: str, data: bytes | None) -> Callable[[Case], None]:
 
     def prepare(case: Case) -> None:
         path = newest(case.run) / name[6:] if name.startswith("{new}/") else case.run / name
+        if path.parent.is_file():
+            path.parent.unlink()
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
         if data is not None:
-            if path.parent.is_file():
-                path.parent.unlink()
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
 

@@ -299,9 +299,17 @@ def attempt(trial: Trial, kept: Kept) -> dict[str, Any]:
         "outcome": outcome,
         "known": trial.known,
         "seconds": round(time.monotonic() - began, 2),
-        "complaints": [f"{wrong.kind}: {wrong.text}" for wrong in complaints],
-        "output": said[-1500:] if complaints else "",
+        "complaints": [plain(f"{wrong.kind}: {wrong.text}") for wrong in complaints],
+        "output": plain(said[-1500:]) if complaints else "",
     }
+
+
+def plain(text: str) -> str:
+    """Without the folders of the machine on which it was said."""
+    text = re.sub(r"/[^\s\"']*/(faults-\w+)", r"\1", text)
+    return re.sub(
+        r"/[^\s\"']*/((?:src/paceline|benchmarks|site-packages|python3\.\d+)/)", r"\1", text
+    )
 
 
 def _code(case: Case) -> None:

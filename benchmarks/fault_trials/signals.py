@@ -144,7 +144,7 @@ def trials() -> list[Trial]:
         _row("normalized", "SIGTERM", "report 5", STOPPED),
         _row("impala", "SIGINT", "report 5", STOPPED),
     ]
-    for seconds in ("0.02s", "0.08s", "0.2s", "0.5s", "0.9s", "1.3s"):
+    for seconds in ("0.08s", "0.12s", "0.2s", "0.5s", "0.9s", "1.3s"):
         # Nothing may have been begun, so there may be nothing to resume.
         found.append(_row("serial", "SIGINT", seconds, (75, 130, -2, 0), resume=""))
         found.append(_row("serial", "SIGTERM", seconds, (75, -15, 0), resume=""))

@@ -17,7 +17,7 @@ def _both(first: str, second: str) -> Callable[[Case], None]:
     """A second command on the same run, while the first is at it."""
 
     def during(case: Case) -> None:
-        if not wait_for(lambda: case.reports() > 1 or case.process.poll() is not None, 40):
+        if not wait_for(lambda: case.reports() > 3 or case.process.poll() is not None, 40):
             raise words("it did not begin")
         code, said = case.also(second)
         over = case.process.poll() is not None
