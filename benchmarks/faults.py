@@ -56,7 +56,10 @@ def main() -> None:
 
 
 def _keep(file: Path, head: dict[str, Any], result: dict[str, Any]) -> None:
-    file.write_text(json.dumps(head | result, indent=1) + "\n")
+    text = json.dumps(head | result, indent=1)
+    for place in (Path(__file__).parents[1], sys.prefix, sys.base_prefix, Path.home()):
+        text = text.replace(str(place), "…")  # what is written is not about one machine's folders
+    file.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -577,3 +577,13 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_as_that(shell, 
     )
     assert command.end() == 3, command.err
     assert "has gone: the system ran out of memory" in command.err
+
+
+@pytest.mark.slow
+def test_ranks_without_memory_to_share_do_not_wait_for_it(shell):
+    """A limit on the size of files is one on memory without a name too."""
+    flags = ("--ranks", 2, "--total-iters", 3, "--compile", "off", "--track", "none")
+    limited = ("sh", "-c", 'ulimit -f 8 && exec "$@"', "sh", *PACELINE)
+    command = Command(shell, "train", "--output-dir", "run", *flags, prefix=limited)
+    assert command.end(60) == 75  # its checkpoint is too large for the limit
+    assert "2 learners (gloo)" in command.out

@@ -27,6 +27,7 @@ row, replayed steps, whether to leave, looks, whether it is done]."""
 POSTED, BYTES, PULSE, LOOKS, DONE = 0, 1, 3, 6, 7
 SLOT = 2**24
 """Bytes that a rank can post at once; memory is taken only for what is used."""
+NONE = "none"
 SPIN_SECONDS = 2e-4
 YIELDS = 8
 
@@ -139,11 +140,17 @@ def _shared_file(meeting: Meeting, first: int, size: int) -> int:
     """A file without a name, made by the `first` rank and opened by the others through its id."""
     store, key = meeting.store, f"segment/{first}"
     if meeting.rank == first:
-        file = nameless_file()
-        os.ftruncate(file, size)
+        try:
+            file = nameless_file()
+            os.ftruncate(file, size)
+        except OSError:  # a limit on the size of files, say: nobody is to wait for it
+            store.set(key, NONE)
+            raise
         store.set(key, str(file))
         return file
     number = store.get(key).decode()
+    if number == NONE:
+        raise OSError("the first rank of this host has no memory to share")
     return os.open(f"/proc/{meeting.members[first].pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
 
 
