@@ -99,11 +99,17 @@ def _watch(line: socket.socket, command: int) -> None:
                 poll.unregister(line)
         if command in happened:
             if not done:
-                _tell("the process ended in the middle of its work: an environment or a library")
+                _tell(
+                    "the process ended in the middle of its work: it was killed, or ended by an "
+                    "environment or a library"
+                )
             return
         if deadline is not None and time.monotonic() >= deadline:
             signal.pidfd_send_signal(command, signal.SIGKILL)
-            _tell("no signal reached the process, which was killed: native code of an environment")
+            _tell(
+                "no signal reached the process, which was killed: native code, perhaps of an "
+                "environment, did not return"
+            )
             return
 
 
@@ -111,6 +117,6 @@ def _tell(text: str) -> None:
     with suppress(OSError):
         os.write(
             2,
-            f"paceline: {text} may be the cause; `paceline resume` goes on from the last "
-            "checkpoint, and with --num-workers such environments are replaced\n".encode(),
+            f"paceline: {text}; `paceline resume` goes on from the last checkpoint, and with "
+            "--num-workers an environment that does this is replaced\n".encode(),
         )
