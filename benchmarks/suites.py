@@ -59,7 +59,7 @@ def ours(stack: ExitStack, env_id: str, threads: int, **options: Any) -> Steps:
 
     columns = stack.enter_context(make_columns(env_id, NUM_ENVS, threads=threads, **options))
     obs, act = columns.obs_spec, columns.act_spec
-    out = Rollout.allocate(64, NUM_ENVS, obs.stored, act.stored, obs.history)
+    out = Rollout.allocate(64, NUM_ENVS, obs.stored, act.stored, history=obs.history)
     columns.reset(out.obs[-1])
     draw = np.random.default_rng(0)
     if act.kind == "box":

@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.envs.maker import World
-from paceline.rollout import Rollout, still
+from paceline.heartbeat import Heartbeat
+from paceline.rollout import Rollout, RolloutSpec
 from paceline.samplers.block import Block, Ledger
 from paceline.samplers.serial import Serial
 from paceline.spaces import action_spec
@@ -101,6 +102,6 @@ def serial_of(columns, actor, steps, seed):
     """A serial sampler of columns that are there already."""
     world = World(None, {}, columns.obs_spec, columns.act_spec, columns.resume)
     obs, act = columns.obs_spec, columns.act_spec
-    out = Rollout.allocate(steps, columns.num_envs, obs.stored, act.stored, obs.history)
-    block = Block(columns, actor, steps, seed, still())
-    return Serial([block], [Ledger(world, columns.num_envs)], out)
+    spec = RolloutSpec(steps, columns.num_envs, obs.stored, act.stored, obs.history)
+    block = Block(columns, actor, spec, seed, Heartbeat())
+    return Serial([block], [Ledger(world, spec)], Rollout.placed(spec).wiped())

@@ -36,6 +36,11 @@ class Agent:
         self._adapt, self._adapter = ActionAdapter(network.act), ObservationAdapter(network.obs)
         self._actor: Actor | None = None
         self._rows = self._calls = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was seen: the next observations that `act` is given start episodes."""
+        self._carry: Array | None = None
 
     def actor(self, rows: int) -> Actor:
         """An actor of its own for `rows` observations at a time."""
@@ -47,7 +52,8 @@ class Agent:
         """The action for one observation, or a list of actions for a batch of them.
 
         A batch of a Dict or Tuple space is a Dict or Tuple of batches. `action_mask` is for
-        environments that give theirs in `info`; without one, everything is allowed.
+        environments that give theirs in `info`; without one, everything is allowed. A policy with
+        memory remembers, row by row, what it saw since `reset()` or a batch of another size.
         """
         if action_mask is not None and not self.network.obs.mask:
             raise BadInput("an action_mask for a policy that was trained without any")
@@ -70,10 +76,13 @@ class Agent:
         rows = len(obs)
         if self._actor is None or rows != self._rows:
             self._actor, self._rows = self.actor(rows), rows
+            self.reset()
+        if self._carry is None:
+            self._carry = np.zeros((rows, self._actor.carry_size), np.float32)
         head, (shape, dtype) = self._actor.head, self.network.act.stored
         parameters = np.empty((rows, head.size), np.float32)
         action = np.empty((rows, *shape), dtype)
-        self._actor.forward(obs, parameters)
+        self._actor.step(obs, np.zeros(rows, np.bool_), self._carry, parameters)
         if sample:
             noise = head.noise(self._seed, self._calls, 0, rows, 1)[0]
             self._calls += 1

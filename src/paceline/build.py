@@ -23,7 +23,7 @@ from .learner import Learner, Plan
 from .machine import Choices, available_cpus, bound, keep_memory
 from .optimizers import OPTIMIZERS
 from .policy.network import NetworkSpec, Pictures
-from .rollout import Rollout
+from .rollout import Rollout, RolloutSpec
 from .samplers import Sampler
 from .samplers.hire import hire
 from .samplers.serial import make_serial
@@ -47,6 +47,7 @@ class Parts:
     network: NetworkSpec
     choices: Choices
     world: World
+    spec: RolloutSpec
 
 
 def world_of(config: Config) -> World:
@@ -114,19 +115,20 @@ def build(
             keep_memory()
         learner_cpus, worker_cpus = cpus_of(config, choices.threads)
         stack.enter_context(bound(learner_cpus))
-        learner = _learner(config, network, sync, choices, world.obs_spec)
+        learner = _learner(config, network, sync, choices, world)
+        spec = rollout_spec(config, world, network, learner.module.policy.carry_size)
         if choices.compiled and not _all_warmed_up(
-            learner, blank_rollout(config, world, network), config
+            learner, blank_rollout(spec, world.obs_spec), config
         ):
             choices = replace(choices, compiled=False)
-            learner = _learner(config, network, sync, choices, world.obs_spec)
+            learner = _learner(config, network, sync, choices, world)
         sampler = None
         if config.syncing != "hogwild" or sync.rank:
             weights = len(learner.weights)
-            sampler = make_sampler(config, world, network, weights, worker_cpus, sync)
+            sampler = make_sampler(config, world, network, spec, weights, worker_cpus, sync)
             stack.callback(_close, sampler)
             sampler.publish(learner.weights, learner.version)
-        yield Parts(sampler, learner, sync, network, choices, world)
+        yield Parts(sampler, learner, sync, network, choices, world, spec)
 
 
 def _close(sampler: Sampler) -> None:
@@ -138,57 +140,63 @@ def make_sampler(
     config: Config,
     world: World,
     network: NetworkSpec,
+    spec: RolloutSpec,
     weights: int,
     cpus: list[list[int]],
     sync: Sync,
 ) -> Sampler:
     """The sampler that the configuration asks for; `weights` is how many are published."""
     learner = sync.rank - 1 if config.syncing == "hogwild" else sync.rank
-    first = learner * config.columns
+    first = learner * spec.columns
     if config.sampling == "serial":
         return make_serial(
             world,
             network,
-            config.columns,
-            config.rollout_steps,
+            spec,
             config.seed,
             first_column=first,
-            pulse=sync.pulse,
+            heartbeat=sync.heartbeat,
             threads=max(1, available_cpus() // local_size(config.processes)),
-            values=_tells_value(config, network),
         )
     crew, memory = hire(
         world,
         network,
         weights,
         workers=config.num_workers,
-        num_envs=config.num_envs,
-        steps=config.rollout_steps,
+        spec=spec,
         seed=config.seed,
         first_column=first,
         own_slots=SLOTS if config.sampling == "stream" else 0,
         cpus=cpus,
         timeout=seconds(config.worker_timeout),
         max_restarts=config.max_restarts,
-        pulse=sync.pulse,
-        values=_tells_value(config, network),
+        heartbeat=sync.heartbeat,
     )
     if config.sampling == "stream":
-        return Stream(crew, memory, blank_rollout(config, world, network), config.max_lag)
+        return Stream(crew, memory, Rollout.placed(spec).wiped(), config.max_lag)
     return Workers(crew, memory)
 
 
-def _tells_value(config: Config, network: NetworkSpec) -> bool:
-    """Whether actors give the value of what they see to a learner that need not compute it."""
-    return network.acts_with_value and not config.algorithm.off_policy
-
-
-def blank_rollout(config: Config, world: World, network: NetworkSpec) -> Rollout:
-    """A rollout of the right shapes, with nothing in it."""
-    obs, act, values = world.obs_spec, world.act_spec, _tells_value(config, network)
-    blank = Rollout.allocate(
-        config.rollout_steps, config.columns, obs.stored, act.stored, obs.history, values
+def rollout_spec(config: Config, world: World, network: NetworkSpec, carry: int) -> RolloutSpec:
+    """What one learner's rollouts hold; `carry` is what its policy's memory does, in floats."""
+    # Where values nearly come for free with acting, the learner need not compute them.
+    tells_value = network.acts_with_value and not config.algorithm.off_policy
+    return RolloutSpec(
+        steps=config.rollout_steps,
+        columns=config.columns * world.columns_per_env,
+        obs=world.obs_spec.stored,
+        action=world.act_spec.stored,
+        history=world.obs_spec.history,
+        values=network.value_heads if tells_value else 0,
+        carry=carry,
+        segment=(getattr(config, "memory_segment", None) or 1) if carry else 1,
+        columns_per_env=world.columns_per_env,
     )
+
+
+def blank_rollout(spec: RolloutSpec, obs: ObservationSpec) -> Rollout:
+    """A rollout of the right shapes, with nothing in it."""
+    blank = Rollout.placed(spec)
     for array in blank.arrays().values():
         array[...] = np.zeros((), array.dtype)
     if obs.kind == "discrete":
@@ -234,7 +242,7 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
 
 
 def _learner(
-    config: Config, network: NetworkSpec, sync: Sync, choices: Choices, obs: ObservationSpec
+    config: Config, network: NetworkSpec, sync: Sync, choices: Choices, world: World
 ) -> Learner:
     plan = Plan(
         epochs=config.epochs,
@@ -250,13 +258,16 @@ def _learner(
     )
     optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
     device = torch.device("cuda", local_rank()) if choices.device == "cuda" else torch.device("cpu")
-    return Learner(network, config.algorithm, optimizer, sync, plan, config.columns, device, obs)
+    columns = config.columns * world.columns_per_env
+    return Learner(
+        network, config.algorithm, optimizer, sync, plan, columns, device, world.obs_spec
+    )
 
 
 def _all_warmed_up(learner: Learner, blank: Rollout, config: Config) -> bool:
     """Rank 0 compiles first, and the others find what it has left in the cache."""
     sync, must, done = learner.sync, config.compile == "on", True
-    with beating(sync.pulse):
+    with beating(sync.heartbeat):
         for turn in (True, False):
             if (sync.rank == 0) is turn:
                 done = _warmed_up(learner, blank, must, aloud=sync.rank == 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -14,8 +15,9 @@ from .envs import Columns
 from .envs.columns import MAX_FAILURES, EnvColumns, episode_seed
 from .envs.maker import EnvId, make_columns, source_of
 from .errors import BadInput, EnvironmentFailed
+from .heartbeat import Heartbeat
 from .machine import available_cpus
-from .rollout import Array, Pulse, Rollout, still
+from .rollout import Array, Rollout
 from .samplers.unroll import or_none
 from .space_text import mismatch
 from .stack import Window
@@ -84,16 +86,16 @@ def run(
     options: dict[str, Any],
     episodes: int,
     sample: bool = False,
-    pulse: Pulse | None = None,
+    heartbeat: Heartbeat | None = None,
 ) -> EvalResult:
     """In `env_id`, and where its suite says that this tells nothing new, elsewhere too.
 
-    `pulse` is where it shows that it goes on.
+    `heartbeat` is where it shows that it goes on.
     """
     options = options | {"vector": False}  # episodes with seeds of their own need single ones
     source = source_of(env_id, **options)
     here, *others = (
-        _run(agent, env_id, options | {"kwargs": kwargs}, episodes, sample, pulse)
+        _run(agent, env_id, options | {"kwargs": kwargs}, episodes, sample, heartbeat)
         for kwargs in (options.get("kwargs"), *source.elsewhere.values())
     )
     found = zip(source.elsewhere, others, strict=True)
@@ -106,7 +108,7 @@ def _run(
     options: dict[str, Any],
     episodes: int,
     sample: bool,
-    pulse: Pulse | None,
+    heartbeat: Heartbeat | None,
 ) -> EvalResult:
     """Episode number e runs in column e mod C: no column is left out for being slow.
 
@@ -115,10 +117,12 @@ def _run(
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; write 1 or more")
     width = min(episodes, SIDE_BY_SIDE)
-    with make_columns(
-        env_id, width, EVALUATION_SEED, longest=NO_LIMIT, threads=available_cpus(), **options
+    with closing(
+        make_columns(
+            env_id, width, EVALUATION_SEED, longest=NO_LIMIT, threads=available_cpus(), **options
+        )
     ) as columns:
-        columns.pulse = pulse or still()
+        columns.heartbeat = heartbeat or Heartbeat()
         ours, theirs = (
             (agent.network.obs, agent.network.act),
             (columns.obs_spec.seen, columns.act_spec),
@@ -166,10 +170,13 @@ def _play(
     agent: Agent, columns: Columns, episodes: int, sample: bool
 ) -> tuple[Array, Array, list[int]]:
     """Returns, lengths, and which of its column's episodes each was, counting dropped ones."""
-    width, actor = columns.num_envs, agent.actor(columns.num_envs)
-    row = Rollout.allocate(1, width, columns.obs_spec.stored, columns.act_spec.stored)
-    window = Window(columns.obs_spec, width) if columns.obs_spec.stack > 1 else None
-    parameters = np.empty((width, actor.head.size), np.float32)
+    width, each = columns.num_envs, columns.columns_per_env
+    actor = agent.actor(width * each)
+    obs_spec, stored = columns.obs_spec, columns.act_spec.stored
+    row = Rollout.allocate(1, width * each, obs_spec.stored, stored, columns_per_env=each)
+    window = Window(obs_spec, row.columns) if obs_spec.stack > 1 else None
+    parameters = np.empty((row.columns, actor.head.size), np.float32)
+    carry = np.zeros((row.columns, actor.carry_size), np.float32)
     total, length = np.zeros(width), np.zeros(width, np.int64)
     totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
     numbers, played, dropped = [0] * episodes, [0] * width, [0] * width
@@ -179,21 +186,22 @@ def _play(
     missing = episodes
     while missing:
         row.turn()
-        columns.pulse[0] += 1
+        columns.heartbeat.row += 1
         obs = row.obs[0] if window is None else window.show(row.obs[0], row.first[0])
         with np.errstate(all="ignore"):  # whatever environments have made of it
-            actor.forward(obs, parameters)
+            actor.step(obs, row.first[0], carry, parameters)
         if window is not None:
             window.shift()
         if sample:
-            noise = actor.head.noise(EVALUATION_SEED, columns.row, 0, width, 1)[0]
+            noise = actor.head.noise(EVALUATION_SEED, columns.row, 0, row.columns, 1)[0]
             actor.head.sample(parameters, noise, row.action[0])
         else:
             actor.head.greedy(parameters, row.action[0])
         columns.step(0, columns.adapt(row.action[0]), row)
-        total += row.reward[0]
-        length += row.valid[0]
-        for i in np.flatnonzero(~row.valid[0]):  # it was reset: after an end both are 0 already
+        stepped = row.env_stepped[0]
+        total += row.env_reward[0]
+        length += stepped
+        for i in np.flatnonzero(~stepped):  # it was reset: after an end both are 0 already
             dropped[i] += bool(length[i])
             total[i] = length[i] = 0
             if dropped[i] >= MAX_FAILURES and played[i] * width + i < episodes:
@@ -201,7 +209,7 @@ def _play(
                     f"the environment of column {i} failed in {MAX_FAILURES} episodes in a row"
                 )
         # A batch can't be told to end an episode: what it goes on with counts as the next one.
-        for i in np.flatnonzero(row.done[0] | (length >= NO_LIMIT)):
+        for i in np.flatnonzero(row.env_done[0] | (length >= NO_LIMIT)):
             number = played[i] * width + int(i)
             if number < episodes:
                 totals[number], lengths[number] = total[i], length[i]

@@ -198,10 +198,10 @@ class Recorder:
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
         agent = Agent(parts.network, self._weights())
-        world, pulse = parts.world, parts.sync.pulse
+        world, heartbeat = parts.world, parts.sync.heartbeat
         with interruptible():
             result = evaluation.run(
-                agent, world.env_id, world.options, config.eval_episodes, pulse=pulse
+                agent, world.env_id, world.options, config.eval_episodes, heartbeat=heartbeat
             )
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None

@@ -1,13 +1,14 @@
 """Rollout: the only thing that crosses from a sampler to a learner. Numpy; time-major.
 
-T = steps, B = columns (one column is one environment and, in teams, one agent of it).
+T = steps, B = columns (one column is one environment and, in teams, one agent of it), A = columns
+of one environment, H = value heads, K = segments, S = floats of a policy's memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +17,17 @@ Array = NDArray[Any]
 Stored = tuple[tuple[int, ...], Any]
 """Shape and dtype of one entry of a rollout."""
 NO_HISTORY: tuple[int, Stored] = (0, ((), np.bool_))
-Pulse = MutableSequence[int] | memoryview
-"""[row of the run, steps of replay, whether to leave]: signs of life, and one against it."""
-
-
-def still() -> Pulse:
-    """A pulse that nobody feels."""
-    return [0, 0, 0]
+FLAG: Stored = ((), np.bool_)
+FLOAT: Stored = ((), np.float32)
+Kept = Literal["", "last", "episode"]
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: where it ran, its undiscounted return and its number of steps."""
+    """One finished episode: its (first) column, its undiscounted return and its number of steps.
+
+    Of a team it is the mean of its agents' returns, and steps of the environment.
+    """
 
     column: int
     total: float
@@ -35,80 +35,100 @@ class Episode:
 
 
 @dataclass(frozen=True)
+class RolloutSpec:
+    """Sizes of a rollout, and which of its optional fields there are."""
+
+    steps: int
+    columns: int
+    obs: Stored
+    action: Stored
+    history: tuple[int, Stored] = NO_HISTORY
+    """older observations that the first stacks need, and what each is stored as"""
+    values: int = 0
+    """value heads that the actor computes; 0: the learner does"""
+    carry: int = 0
+    """floats of the policy's memory, per column"""
+    segment: int = 1
+    """steps of one training segment, at whose start the memory is stored"""
+    columns_per_env: int = 1
+
+    @property
+    def num_envs(self) -> int:
+        return self.columns // self.columns_per_env
+
+
+def _array(layout: Callable[[RolloutSpec], tuple[int | None, Stored]], kept: Kept = "") -> Any:
+    """A field of `layout(spec)` = (rows, shape and dtype of an entry): absent with 0 rows, without
+    an axis of time with None.
+
+    `kept` is what a sampler's state needs of it: the last row, or the rows of open episodes.
+    """
+    return field(metadata={"layout": layout, "kept": kept})
+
+
+@dataclass(frozen=True)
 class Rollout:
     """T steps of B columns under next-step autoreset.
 
     `obs[t + 1]` is always the true successor of `obs[t]`. After an episode's end one row only
-    resets: it is `valid=False`, costs no environment step and enters no loss and no statistic.
+    resets: it is `valid=False`, costs no environment step and enters no loss and no statistic. So
+    is a row of an agent that is dead or absent; its next valid row is always `first`.
+
+    The fields below are the table by which rollouts are allocated, shared, sliced, copied, checked
+    and saved: a new one is one entry here.
     """
 
-    obs: Array
+    obs: Array = _array(lambda s: (s.steps + 1, s.obs), kept="last")
     """[T+1, B, ...]"""
-    first: Array
+    first: Array = _array(lambda s: (s.steps + 1, FLAG), kept="last")
     """[T+1, B] this observation starts an episode"""
-    action: Array
+    action: Array = _array(lambda s: (s.steps, s.action), kept="episode")
     """[T, B, ...] as the policy drew it: neither clipped nor rescaled"""
-    logp: Array
+    logp: Array = _array(lambda s: (s.steps, FLOAT))
     """[T, B] log-probability under the policy that acted"""
-    reward: Array
+    reward: Array = _array(lambda s: (s.steps, FLOAT))
     """[T, B]"""
-    terminated: Array
+    terminated: Array = _array(lambda s: (s.steps, FLAG))
     """[T, B] the episode ended in a terminal state"""
-    truncated: Array
+    truncated: Array = _array(lambda s: (s.steps, FLAG))
     """[T, B] the episode was cut off: its successor still has a value"""
-    valid: Array
+    valid: Array = _array(lambda s: (s.steps, FLAG))
     """[T, B]"""
-    version: Array
+    version: Array = _array(lambda s: (None, ((), np.int64)))
     """[B] number of the weights that acted"""
-    column: Array
+    column: Array = _array(lambda s: (None, ((), np.int64)))
     """[B] which columns these are, over all ranks"""
-    value: Array
-    """[T+1, B] of each observation, by the policy that acted; empty where it does not tell"""
-    before: Array
-    """[S-1, B, ...] what the first stacks saw before `obs[0]`, where S observations make a stack"""
+    value: Array = _array(lambda s: (s.steps + 1 if s.values else 0, ((s.values,), np.float32)))
+    """[T+1, B, H] of each observation, by the policy that acted, if its actor computes it"""
+    state: Array = _array(
+        lambda s: (s.steps // s.segment + 1 if s.carry else 0, ((s.carry,), np.float32)), "last"
+    )
+    """[K+1, B, S] memory before each segment, not yet reset where `first`; then after the last"""
+    before: Array = _array(lambda s: s.history)
+    """[stack-1, B, ...] what the first stacks saw before `obs[0]`"""
+    stepped: Array = _array(lambda s: (s.steps if s.columns_per_env > 1 else 0, FLAG))
+    """[T, B] in teams: the column's environment made a step"""
+    over: Array = _array(lambda s: (s.steps if s.columns_per_env > 1 else 0, FLAG))
+    """[T, B] in teams: the episode of the column's environment ended with this step"""
+    columns_per_env: int = 1
     episodes: list[Episode] = field(default_factory=list)
 
     @staticmethod
-    def allocate(
-        steps: int,
-        columns: int,
-        obs: Stored,
-        action: Stored,
-        history: tuple[int, Stored] = NO_HISTORY,
-        values: bool = False,
-    ) -> Rollout:
-        """An unwritten rollout; `obs` and `action` are what one of each is stored as."""
-        return Rollout.placed(np.empty, steps, columns, obs, action, history, values).wiped()
+    def allocate(steps: int, columns: int, obs: Stored, action: Stored, **more: Any) -> Rollout:
+        """An unwritten rollout; `more` are the optional parts of a `RolloutSpec`."""
+        return Rollout.placed(RolloutSpec(steps, columns, obs, action, **more)).wiped()
 
     @staticmethod
     def placed(
-        empty: Callable[[tuple[int, ...], Any], Array],
-        steps: int,
-        columns: int,
-        obs: Stored,
-        action: Stored,
-        history: tuple[int, Stored] = NO_HISTORY,
-        values: bool = False,
+        spec: RolloutSpec, empty: Callable[[tuple[int, ...], Any], Array] = np.empty
     ) -> Rollout:
         """A rollout of arrays that `empty` makes, in the order of the fields."""
-
-        def rows(number: int, shape: tuple[int, ...], dtype: Any) -> Array:
-            return empty((number, columns, *shape), dtype)
-
-        return Rollout(
-            obs=rows(steps + 1, *obs),
-            first=rows(steps + 1, (), np.bool_),
-            action=rows(steps, *action),
-            logp=rows(steps, (), np.float32),
-            reward=rows(steps, (), np.float32),
-            terminated=rows(steps, (), np.bool_),
-            truncated=rows(steps, (), np.bool_),
-            valid=rows(steps, (), np.bool_),
-            version=empty((columns,), np.int64),
-            column=empty((columns,), np.int64),
-            value=rows(steps + 1 if values else 0, (), np.float32),
-            before=rows(history[0], *history[1]),
-        )
+        arrays: dict[str, Any] = {}
+        for name, entry in FIELDS.items():
+            rows, (shape, dtype) = entry["layout"](spec)
+            lead = (spec.columns,) if rows is None else (rows, spec.columns)
+            arrays[name] = empty((*lead, *shape), dtype)
+        return Rollout(**arrays, columns_per_env=spec.columns_per_env)
 
     def wiped(self) -> Rollout:
         """Itself, with NaN for floats and 0 for the rest: a cell nobody wrote is obvious."""
@@ -117,17 +137,22 @@ class Rollout:
         self.column[:] = np.arange(self.columns)
         return self
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Array]:
         """All of them, by name."""
-        return {e.name: getattr(self, e.name) for e in fields(self) if e.name != "episodes"}
+        return {name: getattr(self, name) for name in FIELDS}
 
     def between(self, begin: int, end: int) -> Rollout:
         """Views of the columns from `begin` up to `end`."""
-        arrays: dict[str, Any] = {
+        views: dict[str, Any] = {
             name: array[begin:end] if array.ndim == 1 else array[:, begin:end]
             for name, array in self.arrays().items()
         }
-        return Rollout(**arrays)
+        return Rollout(**views, columns_per_env=self.columns_per_env)
+
+    def copy_from(self, other: Rollout) -> None:
+        """Take over the arrays of another of the same spec."""
+        for name, array in other.arrays().items():
+            getattr(self, name)[...] = array
 
     def turn(self) -> None:
         """Begin anew where it ended: the last observation becomes the first, flags are cleared."""
@@ -136,8 +161,8 @@ class Rollout:
     def begin(self, obs: Array, first: Array) -> None:
         """Begin with these observations; flags are cleared."""
         self.obs[0], self.first[0] = obs, first
-        self.first[1:] = self.terminated[:] = self.truncated[:] = False
-        self.valid[:] = True
+        self.first[1:] = self.terminated[:] = self.truncated[:] = self.over[:] = False
+        self.valid[:] = self.stepped[:] = True
 
     @property
     def steps(self) -> int:
@@ -148,33 +173,71 @@ class Rollout:
         return self.reward.shape[1]
 
     @property
+    def segment(self) -> int:
+        """Steps of a training segment of a policy with memory; 0 without one."""
+        return self.steps // (len(self.state) - 1) if len(self.state) else 0
+
+    @property
     def done(self) -> Array:
         """[T, B] the episode ended with this step, either way"""
         return np.logical_or(self.terminated, self.truncated)
 
+    # The same by environment, E of them: where each has one column, views of what is there.
+
+    @property
+    def env_reward(self) -> Array:
+        """[T, E] mean of the agents' rewards"""
+        gain, each = self.reward * self.valid, self.columns_per_env
+        return gain if each == 1 else self._by_env(gain).mean(-1, dtype=np.float64)
+
+    @property
+    def env_stepped(self) -> Array:
+        """[T, E] a step was made, which budgets count; `valid` are steps of agents"""
+        return self.valid if self.columns_per_env == 1 else self._by_env(self.stepped)[..., 0]
+
+    @property
+    def env_done(self) -> Array:
+        """[T, E] the episode ended with this step"""
+        return self.done if self.columns_per_env == 1 else self._by_env(self.over)[..., 0]
+
+    @property
+    def env_first(self) -> Array:
+        """[T, E] the next observation starts an episode"""
+        first = self.first[1:]
+        if self.columns_per_env == 1:
+            return first
+        return self._by_env(first).any(-1) & ~self.env_stepped  # an agent may join later
+
+    def _by_env(self, array: Array) -> Array:
+        return array.reshape(len(array), -1, self.columns_per_env)
+
+
+FIELDS = {entry.name: entry.metadata for entry in fields(Rollout) if entry.metadata}
+"""Layout and what is kept of every array of a rollout, by name."""
+
 
 @dataclass
 class OpenEpisodes:
-    """Return and length so far of each column's unfinished episode, carried across rollouts."""
+    """Return and length so far of each environment's open episode, carried across rollouts."""
 
     total: Array
     length: Array
 
     @staticmethod
-    def none(columns: int) -> OpenEpisodes:
-        return OpenEpisodes(np.zeros(columns), np.zeros(columns, np.int64))
+    def none(num_envs: int) -> OpenEpisodes:
+        return OpenEpisodes(np.zeros(num_envs), np.zeros(num_envs, np.int64))
 
     def close(self, rollout: Rollout, first_column: int = 0) -> list[Episode]:
         """The episodes that ended within `rollout`, in order of time; the rest stay open."""
-        total = np.cumsum(rollout.reward * rollout.valid, axis=0, dtype=np.float64)
-        length = np.cumsum(rollout.valid, axis=0, dtype=np.int64)
-        done, restarted = rollout.done, rollout.first[1:]
+        each, done, restarted = rollout.columns_per_env, rollout.env_done, rollout.env_first
+        total = np.cumsum(rollout.env_reward, axis=0, dtype=np.float64)
+        length = np.cumsum(rollout.env_stepped, axis=0, dtype=np.int64)
         episodes = []
         for t, i in np.argwhere(done | restarted):
             if done[t, i]:
                 steps = int(self.length[i] + length[t, i])
                 score = float(self.total[i] + total[t, i])
-                episodes.append(Episode(first_column + int(i), score, steps))
+                episodes.append(Episode(first_column + each * int(i), score, steps))
             if restarted[t, i]:
                 self.total[i], self.length[i] = -total[t, i], -length[t, i]
         self.total += total[-1]

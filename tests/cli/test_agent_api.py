@@ -72,7 +72,7 @@ def test_the_module_says_what_the_acting_half_says(runs, kind):
     with torch.no_grad():
         expected, value = agent.module(torch.from_numpy(obs))
     out = np.empty((len(obs), agent.network.act.size), np.float32)
-    agent.actor(len(obs)).forward(obs, out)
+    agent.actor(len(obs)).step(obs, None, None, out)
     np.testing.assert_allclose(out, expected.numpy(), rtol=1e-5, atol=1e-5)
     assert value.shape == (len(obs), 1)
     assert np.ptp(out) > 0

@@ -153,7 +153,7 @@ def test_every_rollout_was_made_by_the_one_version_that_it_names():
         def logp(version, lane):
             actor.load(published[version])
             for obs, parameters in zip(lane.obs, head, strict=False):
-                actor.forward(obs, parameters)
+                actor.step(obs, None, None, parameters)
             return actor.head.logp(head, lane.action)
 
         for batch, now in turns(parts, 30):
@@ -210,7 +210,7 @@ def test_episodes_and_steps_add_up():
 
 def rows_made(parts):
     """Rows that all workers have stepped so far."""
-    return sum(pulse[0] + 1 for pulse in parts.sampler._memory.pulses)
+    return sum(heartbeat.row + 1 for heartbeat in parts.sampler._memory.heartbeats)
 
 
 def test_workers_stop_when_their_slots_are_full(until):

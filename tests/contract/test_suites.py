@@ -440,7 +440,7 @@ def test_an_evaluation_counts_each_episode_of_the_suite_once(case, monkeypatch):
     frames = [[one] * case.stack for one in obs]
     while min(map(len, totals)) < 4:
         seen = np.stack([np.stack(column) for column in frames]).astype(case.obs[1])
-        actor.forward(seen if case.stack > 1 else seen[:, 0], parameters)
+        actor.step(seen if case.stack > 1 else seen[:, 0], None, None, parameters)
         actor.head.greedy(parameters, action)
         obs, reward, terminated, truncated, valid, first = oracle.step(action)
         for i in range(2):

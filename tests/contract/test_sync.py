@@ -402,7 +402,7 @@ def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
     with met(place, rank, size, backend, timeout, hosts) as sync:
         end = time.monotonic() + seconds
         while rank == slow and time.monotonic() < end:
-            sync.pulse[0] += 1
+            sync.heartbeat.row += 1
             time.sleep(0.05)
         one = torch.ones(1)
         try:

@@ -99,8 +99,8 @@ def in_blocks(size, options):
         optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
         given = parts.network, config.algorithm, optimizer, Local(), plan, columns
         learner = Learner(*given, torch.device("cpu"))
-        shape = columns, config.rollout_steps, config.seed
-        sampler = make_serial(parts.world, parts.network, *shape, blocks=size)
+        spec = replace(parts.spec, columns=columns)
+        sampler = make_serial(parts.world, parts.network, spec, config.seed, blocks=size)
         sampler.publish(learner.weights, learner.version)
         with closing(sampler):
             yield replace(parts, sampler=sampler, learner=learner)

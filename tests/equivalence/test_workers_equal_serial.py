@@ -53,9 +53,8 @@ def in_blocks(config, blocks=WORKERS):
     """The same run within this process, its columns acting in as many blocks."""
     with build(config) as parts:
         parts.sampler.close()
-        shape = (config.num_envs, config.rollout_steps, config.seed)
-        values = parts.network.acts_with_value and not config.algorithm.off_policy
-        sampler = make_serial(parts.world, parts.network, *shape, blocks=blocks, values=values)
+        given = parts.world, parts.network, parts.spec, config.seed
+        sampler = make_serial(*given, blocks=blocks)
         sampler.publish(parts.learner.weights, parts.learner.version)
         try:
             yield replace(parts, sampler=sampler)
@@ -182,7 +181,7 @@ def test_every_rollout_is_made_by_the_weights_that_learn_from_it():
             assert rollout.column.tolist() == [0, 1, 2, 3]
             actor.load(parts.learner.weights)
             for obs, parameters in zip(rollout.obs, head, strict=False):
-                actor.forward(obs, parameters)
+                actor.step(obs, None, None, parameters)
             expected = actor.head.logp(head, rollout.action)
             np.testing.assert_allclose(rollout.logp, expected, rtol=1e-4, atol=1e-4)
             parts.learner.update(rollout, 1.0)

@@ -15,7 +15,8 @@ ROOT = Path(paceline.__file__).parent
 
 # A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
-    {"errors", "registry", "machine", "files", "lock", "launcher", "sending", "words", "compiler"},
+    {"errors", "registry", "machine", "files", "lock", "launcher", "sending", "words"},
+    {"compiler", "heartbeat"},
     {"stopping", "watchdog", "settings"},
     {"rollout"},
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
@@ -179,6 +180,7 @@ from paceline.envs import env_maker
 from paceline.envs.columns import EnvColumns
 from paceline.policy.actor import NumpyActor, make_actor
 from paceline.policy.network import NetworkSpec
+from paceline.heartbeat import Heartbeat
 from paceline.rollout import Rollout
 from paceline.samplers.unroll import unroll
 
@@ -192,7 +194,8 @@ with EnvColumns(env_maker("CartPole-v1"), 2) as columns:
     columns.reset(out.obs[-1])
     head = np.empty((50, 2, 2), np.float32)
     out.turn()
-    unroll(columns, actor, actor.head.noise(0, 0, 0, 2, 50), out, head, [0, 0, 0])
+    carry, noise = np.zeros((2, 0), np.float32), actor.head.noise(0, 0, 0, 2, 50)
+    unroll(columns, actor, noise, out, head, Heartbeat(), carry)
 assert np.isfinite(out.obs).all() and np.isfinite(out.logp).all() and out.valid.sum() > 90
 print('torch' in sys.modules)
 """

@@ -17,16 +17,20 @@ import pytest
 from worlds import OBSERVATIONS
 
 from paceline.machine import nameless_file
+from paceline.rollout import RolloutSpec
 from paceline.samplers.memory import ALIGNMENT, Memory, Plan, Weights
 from paceline.spaces import action_spec, observation_spec
 
+ABSENT = ("before", "value", "state", "stepped", "over")
+"""Fields that not every rollout has."""
 pytestmark = pytest.mark.timeout(60)
 
 
 def plan_of(obs="box", weights=7, workers=3, slots=2, steps=3, columns=5):
     act = gym.spaces.Discrete(4)
     spec = observation_spec(OBSERVATIONS[obs], action_spec(act), {"action_mask": 1})
-    return Plan(weights, workers, slots, steps, columns, spec, action_spec(act))
+    stored = spec.stored, action_spec(act).stored, spec.history
+    return Plan(weights, workers, slots, RolloutSpec(steps, columns, *stored))
 
 
 @contextmanager
@@ -42,8 +46,8 @@ def shared(plan, views=2):
 def arrays_of(memory):
     """All of it, by name."""
     found = {"header": memory.weights._header, "weights": memory.weights._values}
-    for number, pulse in enumerate(memory.pulses):
-        found[f"pulse {number}"] = np.asarray(pulse)
+    for number, heartbeat in enumerate(memory.heartbeats):
+        found[f"heartbeat {number}"] = np.frombuffer(heartbeat, np.int64)
     for number, slot in enumerate(memory.slots):
         found |= {f"slot {number} {name}": array for name, array in slot.arrays().items()}
     return found
@@ -55,7 +59,7 @@ def test_no_two_arrays_overlap_or_share_a_cache_line(obs):
         spans = []
         for name, array in arrays_of(memory).items():
             assert array.flags.c_contiguous, name
-            assert array.size or name.endswith(("before", "value")), name  # not everyone has them
+            assert array.size or name.endswith(ABSENT), name  # not everyone has them
             begin = array.__array_interface__["data"][0]
             assert begin % ALIGNMENT == 0, name
             spans.append((begin, begin + array.nbytes))
@@ -67,10 +71,10 @@ def test_no_two_arrays_overlap_or_share_a_cache_line(obs):
 def test_a_slot_has_the_shapes_of_a_rollout():
     plan = plan_of(steps=6, columns=4)
     with shared(plan, views=1) as (memory,):
-        assert (len(memory.slots), len(memory.pulses)) == (plan.slots, plan.workers)
+        assert (len(memory.slots), len(memory.heartbeats)) == (plan.slots, plan.workers)
         for slot in memory.slots:
             assert (slot.steps, slot.columns) == (6, 4)
-            assert slot.obs.shape[:2] == (7, 4) and slot.obs.dtype == plan.obs.stored[1]
+            assert slot.obs.shape[:2] == (7, 4) and slot.obs.dtype == plan.rollout.obs[1]
 
 
 def test_what_one_side_writes_the_other_sees_in_the_same_place():
@@ -84,10 +88,14 @@ def test_what_one_side_writes_the_other_sees_in_the_same_place():
             assert not np.shares_memory(array, others[name])
 
 
-def test_a_pulse_is_one_worker_s_own():
+def test_a_heartbeat_is_one_worker_s_own():
     with shared(plan_of()) as (ours, theirs):
-        theirs.pulses[1][0], theirs.pulses[1][1] = 12, 3
-        assert [list(pulse) for pulse in ours.pulses] == [[0, 0, 0], [12, 3, 0], [0, 0, 0]]
+        theirs.heartbeats[1].row, theirs.heartbeats[1].beats = 12, 3
+        assert [(h.row, h.beats, h.leave) for h in ours.heartbeats] == [
+            (0, 0, 0),
+            (12, 3, 0),
+            (0, 0, 0),
+        ]
 
 
 def test_the_file_has_no_name_and_is_not_inherited():
@@ -226,6 +234,7 @@ SIZE = 2**18
 WRITER = """
 import mmap, sys, time
 import numpy as np
+from paceline.rollout import RolloutSpec
 from paceline.samplers.memory import Weights
 
 file, size, checked = map(int, sys.argv[1:])

@@ -98,7 +98,9 @@ def stored_as(spec, obs, mask):
 def cut(spec, stored, first, steps):
     """Consecutive rollouts of these rows; what lies before an episode's start is garbage."""
     for begin in range(0, len(stored) - 1, steps):
-        out = Rollout.allocate(steps, stored.shape[1], spec.stored, ACT.stored, spec.history)
+        out = Rollout.allocate(
+            steps, stored.shape[1], spec.stored, ACT.stored, history=spec.history
+        )
         out.before.view(np.uint8)[...] = 0xA5
         out.obs[:] = stored[begin : begin + steps + 1]
         out.first[:] = first[begin : begin + steps + 1]
@@ -282,13 +284,13 @@ def opinionated(parts):
 def watched(parts):
     """What the policy is given while it acts, in order."""
     (block,), seen = parts.sampler._blocks, []
-    forward = block._actor.forward
+    step = block._actor.step
 
     def watch(obs, *out):
         seen.append(obs.copy())
-        forward(obs, *out)
+        step(obs, *out)
 
-    block._actor.forward = watch
+    block._actor.step = watch
     return seen
 
 

@@ -18,9 +18,10 @@ from .ends import about_ends, unseen
 from .finding import Finding, Notebook
 from .instance import Answer
 from .measure import Stepping
+from .request import CALLS
 from .returned import Faults
 from .seeding import REPEAT
-from .subject import CALLS, KIND, Subject
+from .subject import Subject
 from .walk import LEAST_STEPS, Lookout, Walked, about_returned
 
 COLUMNS = 4
@@ -34,7 +35,7 @@ def examine_batch(
     subject: Subject, notebook: Notebook, tell: Callable[[str], Any]
 ) -> dict[str, Any]:
     """Facts; what it finds goes to the notebook."""
-    subject.pulse[KIND] = CALLS.index("step")
+    subject.heartbeat.call = CALLS.index("step")
     tell("walking at random")
     with closing(Stepping(subject, COLUMNS)) as stepping:
         columns, kept = stepping.columns, Faults(*STORED)

@@ -8,6 +8,7 @@ key each: `doing`, `finding`, `facts`, `reference`, `measured`, `refused`, `done
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import json
 import mmap
@@ -19,24 +20,23 @@ from typing import Any
 
 from ..errors import BadInput, PacelineError
 from .finding import Broken, Finding, Notebook
-from .request import Request
+from .request import CallHeartbeat, Request
 
 Tell = Callable[..., None]
-PULSE_BYTES = 4 * 8
 
 
 def main(job: str, telling: int, memory: int) -> None:
-    """One job, of which the messages go to the descriptor `telling` and the pulse to `memory`."""
+    """One job, whose messages go to the descriptor `telling` and whose heartbeat to `memory`."""
     faulthandler.enable()
     request = Request(**json.load(sys.stdin))
-    pulse = memoryview(mmap.mmap(memory, PULSE_BYTES)).cast("q")
+    heartbeat = CallHeartbeat.from_buffer(mmap.mmap(memory, ctypes.sizeof(CallHeartbeat)))
     with os.fdopen(telling, "w", encoding="utf-8") as stream:
 
         def tell(**message: Any) -> None:
             print(json.dumps(message), file=stream, flush=True)
 
         try:
-            JOBS[job](request, pulse, tell)
+            JOBS[job](request, heartbeat, tell)
         except BadInput as error:
             tell(refused=str(error))
         sys.stdout.flush()
@@ -45,11 +45,11 @@ def main(job: str, telling: int, memory: int) -> None:
     os._exit(0)  # what an environment has registered for the end is none of our business
 
 
-def _examine(request: Request, pulse: memoryview, tell: Tell) -> None:
+def _examine(request: Request, heartbeat: CallHeartbeat, tell: Tell) -> None:
     from .conform import Conformance
     from .subject import Subject
 
-    subject = Subject(request, pulse)
+    subject = Subject(request, heartbeat)
     notebook = Notebook(lambda finding: tell(finding=asdict(finding)))
 
     def doing(what: str) -> None:
@@ -74,12 +74,12 @@ def _examine(request: Request, pulse: memoryview, tell: Tell) -> None:
         tell(reference={"moments": len(reference.moments), "digest": reference.digest})
 
 
-def _measure(request: Request, pulse: memoryview, tell: Tell) -> None:
+def _measure(request: Request, heartbeat: CallHeartbeat, tell: Tell) -> None:
     from .conform import replayed
     from .measure import measured
     from .subject import Subject
 
-    subject = Subject(request, pulse)
+    subject = Subject(request, heartbeat)
     try:
         if request.replay:
             tell(doing="playing a seed again in another process")
@@ -100,7 +100,7 @@ def _ended(error: PacelineError) -> Finding:
     return Finding("wrong", "step", str(error), why, fix)
 
 
-JOBS: dict[str, Callable[[Request, memoryview, Tell], None]] = {
+JOBS: dict[str, Callable[[Request, CallHeartbeat, Tell], None]] = {
     "examine": _examine,
     "measure": _measure,
 }

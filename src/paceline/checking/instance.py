@@ -1,4 +1,4 @@
-"""Instance: one environment, whose calls are told to the pulse and whose answers have their form.
+"""Instance: one environment; its calls show in the heartbeat, and its answers have their form.
 
 What it raises, and answers of another form, end in a `Broken` that says what to do.
 """
@@ -16,7 +16,8 @@ from ..errors import BadInput
 from ..words import printable
 from .finding import AT_STEP, Broken, Finding
 from .likeness import brief
-from .subject import CALLS, KIND, Subject
+from .request import CALLS
+from .subject import Subject
 
 ENDS_RUNS = "a run makes it anew each time, loses the episode, and gives up after ten in a row"
 OLD_API = "gymnasium.Env has replaced this interface of the old gym; training can't go on with it"
@@ -36,7 +37,7 @@ class Instance:
     """One environment. `age` counts its steps since the last reset."""
 
     def __init__(self, subject: Subject) -> None:
-        self._pulse = subject.pulse
+        self._heartbeat = subject.heartbeat
         self._call("__init__", lambda: self._take(subject))
         self.age = 0
 
@@ -88,8 +89,8 @@ class Instance:
             self.close()
 
     def _call(self, name: str, function: Callable[[], Any]) -> Any:
-        self._pulse[0] += 1
-        self._pulse[KIND] = CALLS.index(name)
+        self._heartbeat.row += 1
+        self._heartbeat.call = CALLS.index(name)
         try:
             return function()
         except (BadInput, KeyboardInterrupt):

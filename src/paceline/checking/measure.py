@@ -18,7 +18,8 @@ from ..rollout import Rollout
 from ..words import several
 from .acting import drawn
 from .finding import Finding
-from .subject import CALLS, KIND, Subject
+from .request import CALLS
+from .subject import Subject
 
 ENVS = 8
 SLOW_TO_MAKE = 0.5
@@ -73,7 +74,7 @@ class Measured:
 
 def measured(subject: Subject, seconds: float) -> Measured:
     """Step for so long; how much is made of it depends on how slow it is."""
-    subject.pulse[KIND] = CALLS.index("measure")
+    subject.heartbeat.call = CALLS.index("measure")
     began = time.perf_counter()
     with closing(Stepping(subject, 1)) as first:
         took = time.perf_counter() - began
@@ -108,7 +109,7 @@ class Stepping:
     def row(self) -> None:
         """Every column once; the time to choose actions is not counted."""
         columns, out, obs = self.columns, self.out, self.columns.obs_spec
-        columns.pulse[0] += 1
+        columns.heartbeat.row += 1
         out.turn()
         mask = obs.split(out.obs[0])["mask"] if obs.mask else None
         chosen = drawn(self._draw, columns.act_spec, mask, columns.num_envs)
@@ -157,7 +158,7 @@ class Stepping:
         """Of one reset; at least one of each column is made."""
         began, queued, times = time.perf_counter(), _queued(), 0
         while not times or time.perf_counter() - began < seconds:
-            self.columns.pulse[0] += 1
+            self.columns.heartbeat.row += 1
             self.columns.reset(self.out.obs[-1])
             times += 1
         took = time.perf_counter() - began - (_queued() - queued)

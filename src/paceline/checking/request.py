@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import BadInput
+from ..heartbeat import Heartbeat
 
 MOST_SECONDS = 3600.0
 OF_TRAIN = ("env.kwargs", "env.time_limit", "env.wrappers", "seed", "worker_timeout")
 """Options that mean what they mean to `paceline train`, and are validated as there."""
+CALLS = ("import", "__init__", "reset", "step", "close", "measure")
+"""What may be going on in an environment's process."""
+
+
+class CallHeartbeat(Heartbeat):
+    """With the number of the call, among `CALLS`, that is going on."""
+
+    _fields_: ClassVar[Any] = (("call", ctypes.c_int64),)
+    call: int
 
 
 @dataclass(frozen=True, kw_only=True)

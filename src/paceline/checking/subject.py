@@ -7,25 +7,20 @@ from typing import Any
 import gymnasium as gym
 
 from ..envs.columns import EnvColumns
-from ..envs.maker import make_columns, source_of
+from ..envs.maker import plain_columns, source_of
 from ..envs.native import NativeColumns
-from ..rollout import Pulse, still
-from .request import Request
-
-CALLS = ("import", "__init__", "reset", "step", "close", "measure")
-"""What may be going on; the last entry of a pulse says which."""
-KIND = 3
+from .request import CallHeartbeat, Request
 
 Made = tuple[gym.Env[Any, Any], int | None]
 """An environment, and the time limit that is to be applied from outside, if any."""
 
 
 class Subject:
-    """An environment by its name and options, and the pulse that its calls are told to."""
+    """An environment by its name and options, and the heartbeat that its calls are told to."""
 
-    def __init__(self, request: Request, pulse: Pulse | None = None) -> None:
+    def __init__(self, request: Request, heartbeat: CallHeartbeat | None = None) -> None:
         self.request = request
-        self.pulse = [*still(), 0] if pulse is None else pulse
+        self.heartbeat = heartbeat or CallHeartbeat()
         self._make = source_of(request.env_id, **request.options).one
         self.batch = False
         """whether its columns come as one, and reset as one"""
@@ -43,7 +38,7 @@ class Subject:
         """Some of them side by side, as a run steps them."""
         request = self.request
         seed = request.seed if seed is None else seed
-        found = make_columns(request.env_id, num_envs, seed, **request.options)
-        found.pulse = self.pulse
+        found = plain_columns(request.env_id, num_envs, seed=seed, **request.options)
+        found.heartbeat = self.heartbeat
         self.batch = not isinstance(found, EnvColumns)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -19,13 +20,11 @@ from typing import Any
 from ..errors import BadInput
 from ..machine import THREAD_VARIABLES, end_with_parent, nameless_file
 from ..words import printable
-from .child import PULSE_BYTES
 from .finding import Finding
-from .request import Request
-from .subject import CALLS, KIND
+from .request import CALLS, CallHeartbeat, Request
 
 LOOK = 0.25
-"""Seconds between two looks at the pulse."""
+"""Seconds between two looks at the heartbeat."""
 STARTING = 60.0
 """Seconds that everything has to be imported, at least."""
 KEPT = 20_000
@@ -60,14 +59,14 @@ class Job:
 def watched(job: str, request: Request, hashing: int, doing: Callable[[str], Any]) -> Job:
     """Run a job of `child` to its end, or to the environment's; a refusal is raised here."""
     memory = nameless_file()
-    os.truncate(memory, PULSE_BYTES)
+    os.truncate(memory, ctypes.sizeof(CallHeartbeat))
     told, telling = os.pipe()
     process = _started(job, request, hashing, telling, memory)
     os.close(telling)
     try:
-        with mmap.mmap(memory, PULSE_BYTES) as pulse:
-            done, hung = _followed(process, told, pulse, request.timeout, doing)
-            kind = CALLS[_kind(pulse[:])]
+        with mmap.mmap(memory, ctypes.sizeof(CallHeartbeat)) as heartbeat:
+            done, hung = _followed(process, told, heartbeat, request.timeout, doing)
+            kind = CALLS[_kind(heartbeat[:])]
     finally:
         _end(process)
         os.close(told)
@@ -110,13 +109,13 @@ def _started(
 def _followed(
     process: subprocess.Popen[bytes],
     told: int,
-    pulse: mmap.mmap,
+    heartbeat: mmap.mmap,
     timeout: float,
     doing: Callable[[str], Any],
 ) -> tuple[Job, bool]:
     """All it tells until it has nothing more to tell; and whether it was still at it, in vain."""
     job, rest = Job(), b""
-    last, since = pulse[:], time.monotonic()
+    last, since = heartbeat[:], time.monotonic()
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         for source in (told, process.stdout.fileno()):
@@ -141,15 +140,15 @@ def _followed(
                             doing(message["doing"])
                 else:
                     job.wrote(chunk)
-            if pulse[:] != last:
-                last, since = pulse[:], time.monotonic()
+            if heartbeat[:] != last:
+                last, since = heartbeat[:], time.monotonic()
             elif time.monotonic() - since > (timeout if _kind(last) else max(timeout, STARTING)):
                 return job, True
 
 
-def _kind(pulse: bytes) -> int:
+def _kind(heartbeat: bytes) -> int:
     """Which of `CALLS` is going on; 0 before the first."""
-    return memoryview(pulse).cast("q")[KIND]
+    return CallHeartbeat.from_buffer_copy(heartbeat).call
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

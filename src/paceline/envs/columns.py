@@ -18,7 +18,8 @@ import numpy as np
 
 from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
-from ..rollout import Array, Pulse, Rollout, still
+from ..heartbeat import Heartbeat
+from ..rollout import Array, Rollout
 from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
 from ..stack import with_stack
 from .guards import ENV_ERRORS, close_quietly, describe, end_flag, end_if_forked, reset_pair
@@ -53,6 +54,7 @@ class EnvColumns:
     """
 
     resume: Resume = "replay"
+    columns_per_env = 1
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class EnvColumns:
         self._make, self.num_envs, self._seed = make, num_envs, seed
         self._process = os.getpid()
         self.first_column = first_column
-        self.pulse: Pulse = still()
+        self.heartbeat: Heartbeat = Heartbeat()
         self._envs: list[gym.Env[Any, Any]] = []
         self._begun: tuple[Any, dict[str, Any]] | None = None
         """the first episode of the first column, if it has begun already"""
@@ -131,10 +133,10 @@ class EnvColumns:
         `out` must come with its flags cleared (`Rollout.turn`).
         """
         obs, reward, ended, shape = out.obs[t + 1], out.reward[t], self.ended, self._shape
-        adapter, pulse = self._adapter, self.pulse
+        adapter, heartbeat = self._adapter, self.heartbeat
         views = None if adapter is None else self.obs_spec.split(obs)
         for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
-            pulse[1] = i
+            heartbeat.beats = i
             if ended[i]:
                 self._restart(t, i, out)
             else:
@@ -175,7 +177,7 @@ class EnvColumns:
         """Reset column `i` for its next episode; False if it failed and was rebuilt."""
         self.episode[i] += 1
         self.started[i] = row
-        self.pulse[1] = i
+        self.heartbeat.beats = i
         try:
             observation, info = self._reset(i)
             self._write(obs, i, observation, info)
@@ -299,7 +301,7 @@ class EnvColumns:
             for action in actions:
                 if over:
                     break
-                self.pulse[1] += 1
+                self.heartbeat.beats += 1
                 observation, reward[0], terminated, truncated, info = self._steps[i](action)
                 self._write(seen, 0, observation, info)
                 total, size = total + float(reward[0]), size + abs(float(reward[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +33,16 @@ def source_of(
 ) -> Source:
     """Check `env_id` and its options, and return what makes such environments.
 
+    A suite is one of `SUITES`, or a user's own as module:Function:Name.
+
     `frame_stack` is not the environments' affair: see `stack.py`.
     """
     suite, name = "gym", env_id
-    if isinstance(env_id, str) and env_id.partition(":")[0] in SUITES:
-        suite, _, name = env_id.partition(":")
+    if isinstance(env_id, str):
+        if env_id.partition(":")[0] in SUITES:
+            suite, _, name = env_id.partition(":")
+        elif env_id.count(":") == 2:
+            suite, _, name = env_id.rpartition(":")
     source: Source = imported(SUITES, suite)(name, kwargs or {}, time_limit, wrappers)
     if vector and source.one is not None:
         source = _with_vector(source, env_id, kwargs or {}, time_limit, wrappers)
@@ -61,6 +67,7 @@ class World:
     obs_spec: ObservationSpec
     act_spec: ActionSpec
     resume: Resume
+    columns_per_env: int = 1
 
     def columns(self, num_envs: int, seed: int, first_column: int = 0, threads: int = 1) -> Columns:
         specs = self.obs_spec, self.act_spec
@@ -71,8 +78,9 @@ class World:
 
 def look_at(env_id: EnvId, **options: Any) -> World:
     """Make one such environment to see what it is like."""
-    with make_columns(env_id, 1, **options) as columns:
-        return World(env_id, options, columns.obs_spec, columns.act_spec, columns.resume)
+    with closing(make_columns(env_id, 1, **options)) as columns:
+        specs = columns.obs_spec, columns.act_spec
+        return World(env_id, options, *specs, columns.resume, columns.columns_per_env)
 
 
 def make_columns(
@@ -85,12 +93,14 @@ def make_columns(
     threads: int = 1,
     longest: int | None = None,
     **options: Any,
-) -> EnvColumns | NativeColumns:
+) -> Columns:
     """`num_envs` environments side by side; `threads` step those that come as a batch.
 
     Episodes of single environments without a time limit are cut off when they are `longest`.
     """
     source = source_of(env_id, **options)
+    if source.columns is not None:
+        return source.columns(num_envs, seed, first_column)
     make, stack = source.one, options.get("frame_stack") or source.stack
     if make is not None and source.many is None:
         # Who knows what it looks like acts by a policy.
@@ -108,6 +118,15 @@ def make_columns(
             "has action masks there that can't be asked for; leave --env.vector off"
         )
     return native
+
+
+def plain_columns(env_id: EnvId, num_envs: int, **options: Any) -> EnvColumns | NativeColumns:
+    """`make_columns`, of a suite whose columns are single environments."""
+    columns = make_columns(env_id, num_envs, **options)
+    if not isinstance(columns, EnvColumns | NativeColumns):
+        columns.close()
+        raise BadInput(f"{env_id} has several agents in an environment; this takes single ones")
+    return columns
 
 
 def _with_vector(

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import EnvironmentFailed, PacelineError
-from ..rollout import Array, Pulse, Rollout, still
+from ..heartbeat import Heartbeat
+from ..rollout import Array, Rollout
 from ..spaces import action_spec, observation_spec
 from ..stack import with_stack
 from .columns import Resume, episode_seed
@@ -66,6 +67,7 @@ class NativeColumns:
     """Columns `first_column … first_column + num_envs - 1` of a run, in one batch."""
 
     failures = 0
+    columns_per_env = 1
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class NativeColumns:
         threads: int = 1,
     ) -> None:
         self.num_envs, self.first_column = num_envs, first_column
-        self.pulse: Pulse = still()
+        self.heartbeat: Heartbeat = Heartbeat()
         self._make, self._seed, self._threads = make, seed, threads
         self.episode = np.full(num_envs, -1, np.int64)
         self._batch = self._made(np.zeros(num_envs, np.int64))
@@ -230,7 +232,7 @@ class NativeColumns:
                     over &= ~joining
                     total[joining] = size[joining] = 0.0
                 if left:
-                    self.pulse[1] += 1
+                    self.heartbeat.beats += 1
                     observation, reward, terminated, truncated = self._batch.step(
                         self.adapt(table[longest - left])
                     )

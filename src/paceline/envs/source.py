@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
 from .columns import EnvMaker
 from .native import BatchMaker
 
+if TYPE_CHECKING:
+    from . import Columns
+
 MISSION = "mission"
 """MiniGrid's task in words, which no policy here reads."""
+
+
+ColumnsMaker = Callable[[int, int, int], "Columns"]
+"""From a number of environments, the run's seed and the first column, to all of them."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,8 @@ class Source:
     """how one environment is made; None where there are only batches"""
     many: BatchMaker | None = None
     """how a batch is made"""
+    columns: ColumnsMaker | None = None
+    """how columns of a kind of their own are made, such as those of teams; instead of the above"""
     stack: int = 1
     """observations that a policy should see as one"""
     elsewhere: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from ..errors import BadInput
 from ..rollout import Array, Rollout
 from ..stack import Window, stacked_space
 from .columns import EnvColumns
-from .maker import EnvId, make_columns
+from .maker import EnvId, plain_columns
 from .native import NativeColumns
 
 
@@ -94,10 +94,10 @@ def make_vec(
     """`num_envs` copies of an environment: `with make_vec("CartPole-v1", 8) as envs: ...`"""
     if num_envs < 1:
         raise BadInput(f"num_envs is {num_envs}; write 1 or more")
-    columns = make_columns(
+    columns = plain_columns(
         env_id,
         num_envs,
-        seed,
+        seed=seed,
         masks=False,  # a mask is shown like the rest of an observation, for the caller to apply
         kwargs=kwargs,
         time_limit=time_limit,

@@ -20,14 +20,19 @@ class Actor(Protocol):
     """What a sampler needs of a policy."""
 
     head: Head
+    carry_size: int
+    """S, floats of memory that it carries from step to step for each row; 0 without memory"""
 
     def load(self, weights: Array) -> None:
         """Act with these published weights from now on; they may be viewed, not changed."""
 
-    def forward(self, obs: Array, out: Array, value: Array | None = None) -> None:
+    def step(
+        self, obs: Array, first: Array, carry: Array, out: Array, value: Array | None = None
+    ) -> None:
         """The distribution's parameters [R, size] for stored observations [R, ...].
 
-        Their values [R] too, where the network acts with value and they are asked for.
+        `carry[R, S]` is changed in place, after having been zeroed where `first[R]`. Values [R, H]
+        come too, where the network acts with value and they are asked for.
         """
 
 
@@ -36,6 +41,8 @@ class NumpyActor:
 
     Weights lie as [in, out], so that they are used where they are.
     """
+
+    carry_size = 0
 
     def __init__(self, spec: NetworkSpec, rows: int) -> None:
         self.spec, self.head = spec, make_head(spec)
@@ -61,7 +68,9 @@ class NumpyActor:
         *hidden, self._last = layers
         self._layers = [(*pair, y) for pair, y in zip(hidden, self._buffers, strict=True)]
 
-    def forward(self, obs: Array, out: Array, value: Array | None = None) -> None:
+    def step(
+        self, obs: Array, first: Array, carry: Array, out: Array, value: Array | None = None
+    ) -> None:
         product: Callable[..., Any] = np.dot
         x = obs if self._part is None else obs[self._part]
         if self._discrete:

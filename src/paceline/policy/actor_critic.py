@@ -1,13 +1,13 @@
 """The policy as a torch module: what the learner trains and `agent.module` hands out.
 
-R = rows, S = streams of value.
+R = rows, H = value heads; of a policy with memory the rows are N segments of L steps, [L, N].
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,21 @@ from torch import Tensor, nn
 from ..batch import Prediction
 from .encoders import OneHotLinear, Trunk, initialize, make_trunk
 from .likelihood import Likelihood
+from .memory import make_memory
 from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
+from .own import initialize_own
 
 Inputs = tuple[Tensor, ...]
 """What the trunks read, in the order of `ObservationSpec.parts`; with a mask last, if any."""
+
+
+class Carried(NamedTuple):
+    """What a memory needs beside features: where episodes start, and what it held before."""
+
+    first: Tensor
+    """[L, N]"""
+    carry: Tensor
+    """[N, S] not yet reset where `first`"""
 
 
 def prepared(
@@ -47,12 +58,26 @@ class Policy(nn.Module):
         if spec.own_log_std:
             self.log_std = nn.Parameter(torch.full((spec.act.size,), spec.log_std_init))
         self.trunk, features = make_trunk(spec)
+        self.memory = make_memory(spec, features)
+        self.carry_size = 0 if self.memory is None else self.memory.carry_size
+        features = features if self.memory is None else spec.memory_size
         self.head = _last(spec)(features, spec.outputs)
         self._likelihood = Likelihood(spec)
         self._masked = bool(spec.obs.mask)
 
-    def features(self, inputs: Inputs) -> Tensor:
-        return self.trunk(_seen(inputs, self._masked))
+    def features(
+        self, inputs: Inputs, memory: Carried | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the heads read [R, F]; and with a memory what it holds afterwards [N, S]."""
+        found = self.trunk(_seen(inputs, self._masked))
+        if self.memory is None:
+            return found, None
+        if memory is None:  # rows that have nothing to do with each other
+            zero = found.new_zeros(len(found), self.carry_size)
+            memory = Carried(zero.new_ones(1, len(found), dtype=torch.bool), zero)
+        sequence = found.reshape(*memory.first.shape, -1)
+        out, carry = self.memory(sequence, memory.first, memory.carry)
+        return out.flatten(0, 1), carry
 
     def parameters_of(self, features: Tensor, inputs: Inputs) -> Tensor:
         """Logits, of which those that a mask forbids are out of reach; or means of a Box."""
@@ -61,7 +86,7 @@ class Policy(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Logits of a discrete action, or means of a Box."""
-        return self.parameters_of(self.features(inputs), inputs)
+        return self.parameters_of(self.features(inputs)[0], inputs)
 
     def judge(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability [R] of each action, and the entropy [R] of its distribution."""
@@ -74,7 +99,7 @@ class ActorCritic(nn.Module):
     obs_mean: Tensor
     obs_scale: Tensor
 
-    def __init__(self, spec: NetworkSpec, streams: int = 1) -> None:
+    def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
         self.spec = spec
         self.policy = Policy(spec)
@@ -83,7 +108,7 @@ class ActorCritic(nn.Module):
             self.value_trunk = Trunk([], bf16=False)
         else:
             self.value_trunk, features = make_trunk(spec)
-        self.value_head = _last(spec)(features, streams)
+        self.value_head = _last(spec)(features, spec.value_heads)
         if spec.normalize_obs:
             self.register_buffer("obs_mean", torch.zeros(spec.obs.size))
             self.register_buffer("obs_scale", torch.ones(spec.obs.size))
@@ -93,6 +118,8 @@ class ActorCritic(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for trunk in (self.policy.trunk, self.value_trunk):
             initialize(trunk, math.sqrt(2), generator)
+        if self.policy.memory is not None:
+            initialize_own(self.policy.memory, generator)
         initialize(self.policy.head, 0.01, generator)
         if self.spec.act.kind == "box" and self.spec.state_dependent_std:
             with torch.no_grad():
@@ -111,15 +138,15 @@ class ActorCritic(nn.Module):
         normalizer = (self.obs_mean, self.obs_scale) if self.spec.normalize_obs else None
         return prepared(self.spec, parts, normalizer)
 
-    def value(self, inputs: Inputs) -> Tensor:
-        """[R, S]"""
+    def value(self, inputs: Inputs, memory: Carried | None = None) -> Tensor:
+        """[R, H]"""
         if self.spec.shared_trunk:
-            return self.value_head(self.policy.features(inputs))
+            return self.value_head(self.policy.features(inputs, memory)[0])
         return self.value_head(self.value_trunk(_seen(inputs, bool(self.spec.obs.mask))))
 
-    def predict(self, inputs: Inputs, action: Tensor) -> Prediction:
+    def predict(self, inputs: Inputs, action: Tensor, memory: Carried | None = None) -> Prediction:
         """What a loss needs, in one pass."""
-        features = self.policy.features(inputs)
+        features, _ = self.policy.features(inputs, memory)
         logp, entropy = self.policy.judge(self.policy.parameters_of(features, inputs), action)
         if self.spec.shared_trunk:
             return Prediction(logp, entropy, self.value_head(features))

@@ -57,6 +57,11 @@ class NetworkSpec:
     """None: what suits their size"""
     precision: Precision = "fp32"
     """of what comes before the heads"""
+    memory: Encoder | None = None
+    """a recurrent cell between the layers and the heads, as encoders are given"""
+    memory_size: Annotated[int, Ge(1)] = 64
+    """features that it gives"""
+    value_heads: Annotated[int, Ge(1)] = 1
 
     @property
     def normalizer_size(self) -> int:
@@ -77,7 +82,8 @@ class NetworkSpec:
     @property
     def needs_torch(self) -> bool:
         """Whether acting takes more than dense layers."""
-        return self.encoder is not None or self.obs.kind in ("image", "mixed")
+        own = self.encoder is not None or self.memory is not None
+        return own or self.obs.kind in ("image", "mixed")
 
     @property
     def acts_with_value(self) -> bool:
@@ -92,7 +98,7 @@ class NetworkSpec:
         sizes = [self.obs.size, *self.hidden]
         for trunk, head, outputs in (
             ("policy.trunk", "policy.head", self.outputs),
-            ("value_trunk", "value_head", 1),
+            ("value_trunk", "value_head", self.value_heads),
         ):
             if trunk != "value_trunk" or not self.shared_trunk:
                 for layer, (before, after) in enumerate(pairwise(sizes)):

@@ -34,7 +34,7 @@ class OwnEncoder(nn.Module):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(SEED)
             self.module = _made(encoder, obs).eval()
-            _check(self.module)
+            check_weights(self.module)
             trial = _trial(obs)
             before = [part.clone() for part in trial]
             try:
@@ -59,14 +59,18 @@ class OwnEncoder(nn.Module):
 
     def initialize(self, generator: torch.Generator) -> None:
         """Draw the weights anew, if the module came as a class."""
-        if not self._fresh:
-            return
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
-            for layer in self.module.modules():
-                reset = getattr(layer, "reset_parameters", None)
-                if callable(reset):
-                    reset()
+        if self._fresh:
+            initialize_own(self.module, generator)
+
+
+def initialize_own(module: nn.Module, generator: torch.Generator) -> None:
+    """Draw the weights of a user's module as it would by itself, from `generator`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+        for layer in module.modules():
+            reset = getattr(layer, "reset_parameters", None)
+            if callable(reset):
+                reset()
 
 
 def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
@@ -112,7 +116,7 @@ def _check_features(found: Tensor, rows: int) -> None:
 def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
     if isinstance(encoder, nn.Module):
         return copy.deepcopy(encoder)
-    kind = _imported(encoder) if isinstance(encoder, str) else encoder
+    kind = imported_module(encoder) if isinstance(encoder, str) else encoder
     try:
         module = kind(space_of(obs))
     except BadInput:
@@ -127,7 +131,7 @@ def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
     return module
 
 
-def _imported(path: str) -> Any:
+def imported_module(path: str, option: str = "encoder") -> Any:
     """The class that `module:Class` names; nothing else is ever called."""
     module, _, name = path.partition(":")
     try:
@@ -136,26 +140,26 @@ def _imported(path: str) -> Any:
             found = getattr(found, part)
     except Exception as error:
         raise BadInput(
-            f"encoder: {path!r} can't be imported ({type(error).__name__}: {error}); write "
+            f"{option}: {path!r} can't be imported ({type(error).__name__}: {error}); write "
             "module:Class with a module on your PYTHONPATH, such as my_package.nets:MyEncoder"
         ) from None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise BadInput(f"encoder: {path!r} is {found!r}, not a class of torch.nn.Module")
+        raise BadInput(f"{option}: {path!r} is {found!r}, not a class of torch.nn.Module")
     return found
 
 
-def _check(module: nn.Module) -> None:
+def check_weights(module: nn.Module, option: str = "encoder") -> None:
     """Refuse what can't live in one flat tensor of weights that actors read."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise BadInput(
-                f"encoder: {name or 'it'} is {type(layer).__name__}, whose running statistics "
+                f"{option}: {name or 'it'} is {type(layer).__name__}, whose running statistics "
                 "would differ between acting and learning; use LayerNorm or GroupNorm"
             )
     seen: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if parameter.dtype != torch.float32:
-            raise BadInput(f"encoder: {name} is {parameter.dtype}; weights have to be float32")
+            raise BadInput(f"{option}: {name} is {parameter.dtype}; weights have to be float32")
         if id(parameter) in seen:
-            raise BadInput(f"encoder: {name} is tied to {seen[id(parameter)]}; untie them")
+            raise BadInput(f"{option}: {name} is tied to {seen[id(parameter)]}; untie them")
         seen[id(parameter)] = name

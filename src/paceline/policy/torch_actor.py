@@ -7,7 +7,7 @@ from torch import nn
 
 from ..rollout import Array
 from ..settings import own_settings
-from .actor_critic import ActorCritic, Policy, prepared
+from .actor_critic import ActorCritic, Carried, Policy, prepared
 from .flat import Layout
 from .heads import make_head
 from .network import NetworkSpec
@@ -28,6 +28,7 @@ class TorchActor:
             self._bound = self._policy = Policy(spec)
         self._bound.requires_grad_(False)
         self._layout = Layout(self._bound)
+        self.carry_size = self._policy.carry_size
 
     def load(self, weights: Array) -> None:
         at = self.spec.normalizer_size
@@ -37,11 +38,18 @@ class TorchActor:
 
     @own_settings()
     @torch.inference_mode()
-    def forward(self, obs: Array, out: Array, value: Array | None = None) -> None:
+    def step(
+        self, obs: Array, first: Array, carry: Array, out: Array, value: Array | None = None
+    ) -> None:
         parts = {name: torch.from_numpy(part) for name, part in self.spec.obs.split(obs).items()}
         inputs = prepared(self.spec, parts, self._normalizer)
-        features = self._policy.features(inputs)
+        memory = None
+        if self.carry_size:
+            memory = Carried(torch.from_numpy(first)[None], torch.from_numpy(carry))
+        features, after = self._policy.features(inputs, memory)
+        if after is not None:
+            carry[...] = after.numpy()
         out[...] = self._policy.parameters_of(features, inputs).numpy()
         if value is not None:
             assert self._value_head is not None
-            value[...] = self._value_head(features)[:, 0].numpy()
+            value[...] = self._value_head(features).numpy()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from ..envs import Columns
 from ..envs.guards import end_if_forked
 from ..envs.maker import World
 from ..envs.replaying import Difference
+from ..heartbeat import Heartbeat
 from ..policy.actor import Actor, make_actor
 from ..policy.network import NetworkSpec
-from ..rollout import Array, Episode, OpenEpisodes, Pulse, Rollout
+from ..rollout import FIELDS, Array, Episode, Kept, OpenEpisodes, Rollout, RolloutSpec
 from ..spaces import ObservationSpec
 from ..stack import Window
 from ..stack import latest as history
@@ -36,15 +37,18 @@ Mark = dict[str, Any]
 class Block:
     """Columns acting side by side; each rollout begins where the last one ended."""
 
-    def __init__(self, columns: Columns, actor: Actor, steps: int, seed: int, pulse: Pulse) -> None:
-        self.columns, self._actor, self._seed, self._pulse = columns, actor, seed, pulse
-        columns.pulse = pulse
-        shape, dtype = columns.obs_spec.stored
-        self._obs = np.zeros((columns.num_envs, *shape), dtype)
-        self._first = np.zeros(columns.num_envs, np.bool_)
+    def __init__(
+        self, columns: Columns, actor: Actor, spec: RolloutSpec, seed: int, heartbeat: Heartbeat
+    ) -> None:
+        self.columns, self._actor, self._seed, self._heartbeat = columns, actor, seed, heartbeat
+        columns.heartbeat = heartbeat
+        shape, dtype = spec.obs
+        self._obs = np.zeros((spec.columns, *shape), dtype)
+        self._first = np.zeros(spec.columns, np.bool_)
+        self._carry = np.zeros((spec.columns, spec.carry), np.float32)
         stacks = columns.obs_spec.stack > 1
-        self._window = Window(columns.obs_spec, columns.num_envs) if stacks else None
-        self._head = np.empty((steps, columns.num_envs, actor.head.size), np.float32)
+        self._window = Window(columns.obs_spec, spec.columns) if stacks else None
+        self._head = np.empty((spec.steps, spec.columns, actor.head.size), np.float32)
         self._open = OpenEpisodes.none(columns.num_envs)
         self._rollouts, self._version = 0, 0
         self._process = os.getpid()
@@ -63,16 +67,18 @@ class Block:
         """Write the next rollout; returns the episodes that ended in it."""
         columns = self.columns
         first = columns.first_column
-        out.version[:], out.column[:] = self._version, np.arange(first, first + columns.num_envs)
-        begun = columns.row - columns.started
+        out.version[:], out.column[:] = self._version, np.arange(first, first + out.columns)
+        begun = np.repeat(columns.row - columns.started, columns.columns_per_env)
         with np.errstate(all="ignore"):  # whatever environments have made of it
             noise = self._actor.head.noise(
-                self._seed, self._rollouts, first, columns.num_envs, out.steps
+                self._seed, self._rollouts, first, out.columns, out.steps
             )
         out.begin(self._obs, self._first)
         if self._window is not None:
             out.before[:] = self._window.before
-        unroll(columns, self._actor, noise, out, self._head, self._pulse, self._window)
+        unroll(
+            columns, self._actor, noise, out, self._head, self._heartbeat, self._carry, self._window
+        )
         end_if_forked(self._process)
         check_policy(out, self._head, columns.obs_spec)
         check(out, columns.obs_spec, first, begun)
@@ -91,21 +97,23 @@ class Block:
 
     def mark(self) -> Mark:
         before = {} if self._window is None else {"before": self._window.before.copy()}
-        return self.counters() | latest(self.columns.obs_spec, self._obs, self._first) | before
+        last = {"obs": self._obs, "first": self._first, "state": self._carry}
+        return self.counters() | last_rows(self.columns.obs_spec, last) | before
 
     def restore(self, state: Mark) -> list[Difference]:
         """Go on from `state`; returns the columns that did not come out as they were."""
         columns = self.columns
         columns.restore(state)
-        self._pulse[0] = columns.row
+        self._heartbeat.row = columns.row
         self._rollouts = int(state["rollouts"])
-        everyone = range(columns.first_column, columns.first_column + columns.num_envs)
         if columns.resume == "none":
             self.begin()
-            return [(column, "not saved") for column in everyone]
+            return [(self._column(i), "not saved") for i in range(columns.num_envs)]
         for name, part in columns.obs_spec.split(self._obs).items():
             part[...] = state[f"obs.{name}"]
         self._first[:] = state["first"]
+        if self._carry.size:
+            self._carry[:] = state["state"]
         if self._window is not None:
             self._window.before = state["before"]
         self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
@@ -121,11 +129,16 @@ class Block:
         columns, at = self.columns, 0
         taken: list[Any] = []
         for i in range(columns.num_envs):
-            length = 0 if columns.ended[i] else columns.row - int(columns.started[i])
+            steps = 0 if columns.ended[i] else columns.row - int(columns.started[i])
+            length = steps * columns.columns_per_env
             taken.append(None if columns.ended[i] else state["actions"][at : at + length])
             at += length
         different = columns.replay(taken, self._obs, self._open.total)
-        return [(columns.first_column + i, what) for i, what in different]
+        return [(self._column(i), what) for i, what in different]
+
+    def _column(self, env: int) -> int:
+        """The first column of an environment, over all processes."""
+        return self.columns.first_column + env * self.columns.columns_per_env
 
     def close(self) -> None:
         self.columns.close()
@@ -134,16 +147,15 @@ class Block:
 def make_block(
     world: World,
     network: NetworkSpec,
-    num_envs: int,
-    steps: int,
+    spec: RolloutSpec,
     seed: int,
     first_column: int,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     threads: int = 1,
 ) -> Block:
-    columns = world.columns(num_envs, seed, first_column, threads)
+    columns = world.columns(spec.num_envs, seed, first_column, threads)
     try:
-        return Block(columns, make_actor(network, num_envs), steps, seed, pulse)
+        return Block(columns, make_actor(network, spec.columns), spec, seed, heartbeat)
     except BaseException:
         columns.close()
         raise
@@ -180,20 +192,27 @@ def unpacked(table: Array, rest: Mark) -> Mark:
     }
 
 
-def latest(spec: ObservationSpec, obs: Array, first: Array) -> Mark:
-    """Copies of observations [B], by part, and of whether they start an episode."""
-    return {f"obs.{name}": part.copy() for name, part in spec.split(obs).items()} | {
-        "first": first.copy()
-    }
+def last_rows(obs: ObservationSpec, rows: Mapping[str, Array]) -> Mark:
+    """Copies of the last rows [B] of a rollout's fields; observations by part."""
+    parts = {f"obs.{name}": part for name, part in obs.split(rows["obs"]).items()}
+    others = {name: row for name, row in rows.items() if name != "obs" and row.size}
+    return {name: row.copy() for name, row in (parts | others).items()}
+
+
+def _kept(how: Kept) -> list[str]:
+    return [name for name, entry in FIELDS.items() if entry["kept"] == how]
 
 
 class Ledger:
-    """Where a block stood after each rollout, and the actions of its open episodes."""
+    """Where a block stood after each rollout, and the actions of its open episodes.
 
-    def __init__(self, world: World, num_envs: int) -> None:
-        self._world, self._num_envs = world, num_envs
-        self._actions: deque[Array] = deque()
-        """actions of the latest rollouts, as far back as any open episode reaches"""
+    What it keeps of a rollout is what the table of fields says: `Rollout`.
+    """
+
+    def __init__(self, world: World, spec: RolloutSpec) -> None:
+        self._world, self._spec = world, spec
+        self._rows: dict[str, deque[Array]] = {name: deque() for name in _kept("episode")}
+        """of the latest rollouts, as far back as any open episode reaches"""
         self._oldest = 0
         """row of the run at which they begin"""
         self.now: Mark = {}
@@ -207,62 +226,76 @@ class Ledger:
     def note(self, rollout: Rollout, counters: Mark) -> Mark:
         """A rollout has come in; returns where the columns stand after it."""
         spec = self._world.obs_spec
-        self.now = counters | latest(spec, rollout.obs[-1], rollout.first[-1])
+        arrays = rollout.arrays()
+        last = {name: arrays[name][-1] for name in _kept("last") if len(arrays[name])}
+        self.now = counters | last_rows(spec, last)
         if spec.stack > 1:
             self.now["before"] = history(spec, rollout)
         if self._world.resume == "replay":
-            self._actions.append(rollout.action.copy())
             row = min(int(mark["started"].min()) for mark in (self.published, self.now))
-            while self._actions and self._oldest + len(self._actions[0]) <= row:
-                self._oldest += len(self._actions.popleft())
+            for name, rows in self._rows.items():
+                rows.append(arrays[name].copy())
+            lengths = [len(rows) for rows in self._rows["action"]]
+            while lengths and self._oldest + lengths[0] <= row:
+                self._oldest += lengths.pop(0)
+                for rows in self._rows.values():
+                    rows.popleft()
         return self.now
 
     def state(self, mark: Mark) -> Mark:
         """With `actions`, the open episodes' own, one column after the other."""
         if not mark or self._world.resume != "replay":
             return dict(mark)
-        end = int(mark["row"])
-        rows = np.concatenate([*self._actions, self._blank_actions(0)])
-        taken = []
-        for i, (started, ended) in enumerate(zip(mark["started"], mark["ended"], strict=True)):
-            last = int(started) if ended else end
-            taken.append(rows[int(started) - self._oldest : last - self._oldest, i])
-        return {**mark, "actions": np.concatenate(taken)}
+        end, found = int(mark["row"]), dict(mark)
+        for name, kept in self._rows.items():
+            rows, taken = np.concatenate([*kept, self._blank(name, 0)]), []
+            for i, (started, ended) in enumerate(zip(mark["started"], mark["ended"], strict=True)):
+                last = int(started) if ended else end
+                own = rows[int(started) - self._oldest : last - self._oldest, self._of(i)]
+                taken.append(own.reshape(-1, *rows.shape[2:]))
+            found[f"{name}s"] = np.concatenate(taken)
+        return found
 
     def restore(self, state: Mark) -> None:
         """Take over what another ledger's `state` gave; `ValueError` if none can have given it."""
         self._check(state)
-        self.begin({name: array for name, array in state.items() if name != "actions"})
+        taken = {f"{name}s" for name in self._rows}
+        self.begin({name: array for name, array in state.items() if name not in taken})
         if self._world.resume != "replay":
             return
         row, started, ended = int(state["row"]), state["started"], state["ended"]
         # Rows before the open episodes' are never asked for again; each column's own are put back.
         self._oldest = int(min([row, *started[~ended]]))
-        kept = self._blank_actions(row - self._oldest)
-        at = 0
-        for i in np.flatnonzero(~ended):
-            length = row - int(started[i])
-            kept[len(kept) - length :, i] = state["actions"][at : at + length]
-            at += length
-        self._actions = deque([kept] if len(kept) else [])
+        for name in self._rows:
+            kept, at = self._blank(name, row - self._oldest), 0
+            for i in np.flatnonzero(~ended).tolist():
+                steps = row - int(started[i])
+                own = kept[len(kept) - steps :, self._of(i)]
+                length = steps * self._spec.columns_per_env
+                own[...] = state[f"{name}s"][at : at + length].reshape(own.shape)
+                at += length
+            self._rows[name] = deque([kept] if len(kept) else [])
 
-    def _blank_actions(self, rows: int) -> Array:
-        shape, dtype = self._world.act_spec.stored
-        return np.zeros((rows, self._num_envs, *shape), dtype)
+    def _of(self, env: int) -> slice:
+        """The columns of an environment."""
+        each = self._spec.columns_per_env
+        return slice(env * each, (env + 1) * each)
+
+    def _blank(self, name: str, rows: int) -> Array:
+        """So many rows of a field."""
+        shape, dtype = FIELDS[name]["layout"](self._spec)[1]
+        return np.zeros((rows, self._spec.columns, *shape), dtype)
 
     def _check(self, state: Mark) -> None:
-        count, number = np.zeros(self._num_envs, np.int64), np.array(0)
-        flag = np.zeros(self._num_envs, np.bool_)
-        shape, dtype = self._world.obs_spec.stored
-        obs = np.zeros((self._num_envs, *shape), dtype)
+        count, number = np.zeros(self._spec.num_envs, np.int64), np.array(0)
+        flag = np.zeros(self._spec.num_envs, np.bool_)
         template = {"row": number, "episode": count, "started": count, "ended": flag}
-        template |= {"total": np.zeros(self._num_envs), "length": count, "rollouts": number}
+        template |= {"total": np.zeros(len(count)), "length": count, "rollouts": number}
         # What an environment keeps of itself is its own affair, and of no fixed shape.
         spec = self._world.obs_spec
-        template |= latest(spec, obs, flag)
+        template |= last_rows(spec, {name: self._blank(name, 1)[0] for name in _kept("last")})
         if spec.stack > 1:
-            number_kept, (shape, dtype) = spec.history
-            template["before"] = np.zeros((number_kept, self._num_envs, *shape), dtype)
+            template["before"] = self._blank("before", spec.history[0])
         fitting(state, template)
         row, ended = int(state["row"]), state["ended"]
         for name in ("row", "started", "length", "rollouts"):
@@ -271,10 +304,12 @@ class Ledger:
         if (state["started"] > row).any() or (state["episode"] < -1).any():
             raise ValueError(f"an episode is said to start after row {row}")
         if self._world.resume == "replay":
-            needed = int(np.where(ended, 0, row - state["started"]).sum())
-            like, found = self._blank_actions(0)[:, 0], state["actions"]
-            if found.shape != (needed, *like.shape[1:]) or found.dtype != like.dtype:
-                raise ValueError(f"actions are {found.dtype} {found.shape}, for {needed} steps")
+            steps = int(np.where(ended, 0, row - state["started"]).sum())
+            for name in self._rows:
+                needed, like = steps * self._spec.columns_per_env, self._blank(name, 0)[:, 0]
+                found = state[f"{name}s"]
+                if found.shape != (needed, *like.shape[1:]) or found.dtype != like.dtype:
+                    raise ValueError(f"{name}s are {found.dtype} {found.shape}, for {needed} steps")
 
 
 def states(ledgers: Sequence[Ledger]) -> dict[str, Any] | None:

@@ -19,8 +19,9 @@ from typing import Any
 
 from ..envs.replaying import Difference
 from ..errors import EnvironmentFailed
+from ..heartbeat import Heartbeat
 from ..machine import oom_kills
-from ..rollout import Pulse, Rollout, still
+from ..rollout import Rollout
 from ..stopping import interruptible
 from .block import Ledger, Mark, listed, unpacked
 from .forkserver import Starter
@@ -52,7 +53,7 @@ class Worker:
     """in a row, without a finished rollout"""
     quiet: float = 0.0
     """seconds without a sign of life, when there should have been one"""
-    pulse: tuple[int, ...] = ()
+    heartbeat: bytes = b""
     env_restarts: int = 0
     """of its processes before this one"""
     env_restarts_now: int = 0
@@ -62,7 +63,7 @@ class Worker:
         first = self.setup.first_column
         return (
             f"worker {self.setup.number} (pid {self.pid}, columns {first}–"
-            f"{first + self.setup.num_envs - 1})"
+            f"{first + self.setup.columns - 1})"
         )
 
 
@@ -93,15 +94,15 @@ class Crew:
         ledgers: list[Ledger],
         timeout: float,
         most_failures: int,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._starter, self._memory, self._file = starter, memory, memory_file
         self._timeout, self._most = timeout, most_failures
-        self._pulse = pulse or still()
+        self._heartbeat = heartbeat or Heartbeat()
         self._selector = selectors.DefaultSelector()
         self.workers = []
         for setup, ledger in zip(setups, ledgers, strict=True):
-            end = setup.place + setup.num_envs
+            end = setup.place + setup.columns
             slots = [slot.between(setup.place, end) for slot in memory.slots]
             self.workers.append(Worker(setup, ledger, slots))
         self.restarts = 0
@@ -177,7 +178,7 @@ class Crew:
         self._look()
 
     def _welcome(self, worker: Worker, message: Ready) -> Ready:
-        worker.ready, worker.quiet, worker.pulse = True, 0.0, ()
+        worker.ready, worker.quiet, worker.heartbeat = True, 0.0, b""
         if message.different and self._at_work:  # before, whoever asked for it will say so
             log.warning(
                 "the environments of columns %s did not replay to the same observation and return; "
@@ -215,13 +216,13 @@ class Crew:
         if passed < TICK / 2:
             return
         self._looked = now
-        self._pulse[1] += 1  # a trainer that watches its workers is alive
+        self._heartbeat.beats += 1  # a trainer that watches its workers is alive
         for worker in self.workers:
-            pulse = tuple(self._memory.pulses[worker.setup.number])
+            heartbeat = bytes(self._memory.heartbeats[worker.setup.number])
             expected = bool(worker.orders) or (self._begun and not worker.ready)
-            alive = not expected or pulse != worker.pulse
+            alive = not expected or heartbeat != worker.heartbeat
             worker.quiet = 0.0 if alive else worker.quiet + passed
-            worker.pulse = pulse
+            worker.heartbeat = heartbeat
             patience = self._timeout if worker.ready else max(self._timeout, SLOW_START)
             if worker.quiet >= patience:
                 quiet = f"showed no sign of life for {worker.quiet:.0f} s (--worker-timeout)"
@@ -242,7 +243,7 @@ class Crew:
         ):
             line.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(patience) + 1, 0))
         worker.line = Connection(line.detach())
-        worker.ready, worker.quiet, worker.pulse = False, 0.0, ()
+        worker.ready, worker.quiet, worker.heartbeat = False, 0.0, b""
         self._selector.register(worker.line, selectors.EVENT_READ, worker)
         self._say(worker, worker.setup)
 
@@ -273,7 +274,7 @@ class Crew:
         self._hang_up_on(worker)
         code = self._starter.end(worker.pid)
         worker.failures += 1
-        at = self._memory.pulses[worker.setup.number][0]
+        at = self._memory.heartbeats[worker.setup.number].row
         what = f"{worker.name} {cause or _ended(code)} at step {at:,}"
         if cause is None and code == -signal.SIGKILL and oom_kills() > self._oom_kills:
             what += ", the system ran out of memory"
@@ -301,7 +302,7 @@ class Crew:
     def close(self) -> None:
         """Hang up on every worker, also in the middle of a rollout; wait until they are gone."""
         for worker in self.workers:
-            self._memory.pulses[worker.setup.number][2] = True
+            self._memory.heartbeats[worker.setup.number].leave = 1
             self._hang_up_on(worker)
         self._selector.close()
         self._starter.close()

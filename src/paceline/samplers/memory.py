@@ -6,6 +6,7 @@ learner alone writes the weights.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import time
@@ -15,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ..heartbeat import Heartbeat
 from ..machine import ORDERED
-from ..rollout import Array, Rollout
-from ..spaces import ActionSpec, ObservationSpec
+from ..rollout import Array, Rollout, RolloutSpec
 
 ALIGNMENT = 64
 """A cache line: what two processes write must not share one."""
@@ -31,13 +32,8 @@ class Plan:
     """floats that are published"""
     workers: int
     slots: int
-    steps: int
-    columns: int
+    rollout: RolloutSpec
     """of one slot"""
-    obs: ObservationSpec
-    act: ActionSpec
-    values: bool = False
-    """whether actors tell the value of what they see"""
 
 
 class Memory:
@@ -56,30 +52,26 @@ class Memory:
         self.weights = Weights(
             self._array((4,), np.int64), self._array((plan.weights,), np.float32)
         )
-        lines = [self._array((3,), np.int64) for _ in range(plan.workers)]
-        self.pulses = [memoryview(line.data) for line in lines]
+        self.heartbeats = [self._heartbeat() for _ in range(plan.workers)]
         """of each worker"""
-        self.slots = [
-            Rollout.placed(
-                self._array,
-                plan.steps,
-                plan.columns,
-                plan.obs.stored,
-                plan.act.stored,
-                plan.obs.history,
-                plan.values,
-            )
-            for _ in range(plan.slots)
-        ]
+        self.slots = [Rollout.placed(plan.rollout, self._array) for _ in range(plan.slots)]
+
+    def _heartbeat(self) -> Heartbeat:
+        place = self._place(ctypes.sizeof(Heartbeat))
+        return Heartbeat() if self._buffer is None else Heartbeat.from_buffer(self._buffer, place)
 
     def _array(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """The next array; while the size is being found out, one that holds nothing."""
-        begin = -(-self._at // ALIGNMENT) * ALIGNMENT
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        self._at = begin + size
+        place = self._place(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
         if self._buffer is None:
             return np.empty((0,) * len(shape), dtype)
-        return np.ndarray(shape, dtype, self._buffer, begin)
+        return np.ndarray(shape, dtype, self._buffer, place)
+
+    def _place(self, size: int) -> int:
+        """Where the next so many bytes begin."""
+        begin = -(-self._at // ALIGNMENT) * ALIGNMENT
+        self._at = begin + size
+        return begin
 
 
 class Weights:

@@ -8,8 +8,9 @@ from typing import Any
 from ..arrays import part
 from ..envs.maker import World
 from ..envs.replaying import Difference
+from ..heartbeat import Heartbeat
 from ..policy.network import NetworkSpec
-from ..rollout import Array, Pulse, Rollout, still
+from ..rollout import Array, Rollout, RolloutSpec
 from ..stopping import interruptible
 from .block import Block, Ledger, make_block, states
 
@@ -80,30 +81,23 @@ class Serial:
 def make_serial(
     world: World,
     network: NetworkSpec,
-    num_envs: int,
-    steps: int,
+    spec: RolloutSpec,
     seed: int,
     blocks: int = 1,
     first_column: int = 0,
-    pulse: Pulse | None = None,
+    heartbeat: Heartbeat | None = None,
     threads: int = 1,
-    values: bool = False,
 ) -> Serial:
-    """`num_envs` columns of a run, in blocks of equal size; `threads` step those of a batch.
-
-    With `values`, the actor says what it thinks of each observation.
-    """
-    width = num_envs // blocks
-    pulse = pulse or still()
+    """The columns of `spec`, in blocks of equal size; `threads` step those of a batch."""
+    width = spec.columns // blocks
+    heartbeat, each = heartbeat or Heartbeat(), replace(spec, columns=width)
     made: list[Block] = []
     try:
         for number in range(blocks):
             first = first_column + number * width
-            made.append(make_block(world, network, width, steps, seed, first, pulse, threads))
+            made.append(make_block(world, network, each, seed, first, heartbeat, threads))
     except BaseException:
         for block in made:
             block.close()
         raise
-    obs, act = world.obs_spec, world.act_spec
-    out = Rollout.allocate(steps, num_envs, obs.stored, act.stored, obs.history, values)
-    return Serial(made, [Ledger(world, width) for _ in made], out)
+    return Serial(made, [Ledger(world, each) for _ in made], Rollout.placed(spec).wiped())

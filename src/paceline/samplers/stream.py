@@ -6,6 +6,8 @@ free slot. The learner takes rollouts as they come, as many as make a batch of t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..rollout import Array, Episode, Rollout
 from .crew import TICK, Arrival, Crew, Worker
 from .memory import Memory
@@ -46,11 +48,10 @@ class Stream(Processes):
         self._taken, self._waiting = self._waiting[: self._lanes], self._waiting[self._lanes :]
         episodes: list[Episode] = []
         for place, arrival in zip(self._places, self._taken, strict=True):
-            for name, array in arrival.rollout.arrays().items():
-                getattr(place, name)[...] = array
+            place.copy_from(arrival.rollout)
             episodes += arrival.done.episodes
             self._crew.fill(arrival.worker, arrival.done.slot)
-        return Rollout(**self._batch.arrays(), episodes=episodes)
+        return replace(self._batch, episodes=episodes)
 
     def _stream(self) -> None:
         """Let every worker go."""

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..envs import Columns
 from ..errors import Diverged, EnvironmentFailed
+from ..heartbeat import Heartbeat
 from ..policy.actor import Actor
-from ..rollout import Array, Pulse, Rollout
+from ..rollout import Array, Rollout
 from ..spaces import ObservationSpec
 from ..stack import Window
 
@@ -27,34 +28,43 @@ def unroll(
     noise: Array,
     out: Rollout,
     head: Array,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
+    carry: Array,
     window: Window | None = None,
 ) -> None:
     """Fill `out`, whose first observations are there; `head[T, B, size]` is scratch space for the
-    parameters of the policy's distributions, and `window` is for a policy that sees stacks."""
-    forward, sample, adapt, step = actor.forward, actor.head.sample, columns.adapt, columns.step
-    row, values = columns.row, bool(out.value.size)
+    parameters of the policy's distributions, `carry[B, S]` what its memory holds, and `window` is
+    for a policy that sees stacks."""
+    act, sample, adapt, step = actor.step, actor.head.sample, columns.adapt, columns.step
+    row, values, segment = columns.row, len(out.value), out.segment
     for t in range(out.steps):
-        pulse[0] = row + t
-        if pulse[2]:
+        heartbeat.row = row + t
+        if heartbeat.leave:
             raise Leaving
-        parameters, action = head[t], out.action[t]
-        obs = out.obs[t] if window is None else window.show(out.obs[t], out.first[t])
+        parameters, action, first = head[t], out.action[t], out.first[t]
+        obs = out.obs[t] if window is None else window.show(out.obs[t], first)
         value = out.value[t] if values else None
+        if segment and t % segment == 0:
+            out.state[t // segment] = carry
+        before = carry.copy() if segment else carry
         try:
-            forward(obs, parameters, value)
+            act(obs, first, carry, parameters, value)
             sample(parameters, noise[t], action)
         except FP_ERRORS:
             with np.errstate(all="ignore"):
-                forward(obs, parameters, value)
+                carry[...] = before
+                act(obs, first, carry, parameters, value)
                 sample(parameters, noise[t], action)
         if window is not None:
             window.shift()
         step(t, adapt(action), out)
     with np.errstate(all="ignore"):
+        if segment:
+            out.state[-1] = carry
         if values:
-            obs = out.obs[-1] if window is None else window.show(out.obs[-1], out.first[-1])
-            forward(obs, np.empty_like(head[0]), out.value[-1])
+            first = out.first[-1]
+            obs = out.obs[-1] if window is None else window.show(out.obs[-1], first)
+            act(obs, first, carry.copy(), np.empty_like(head[0]), out.value[-1])
         out.logp[:] = actor.head.logp(head, out.action)
 
 

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -57,7 +57,7 @@ class Setup:
     common: bytes
     """a pickled `Common`"""
     number: int
-    num_envs: int
+    columns: int
     first_column: int
     place: int
     """of its first column within a slot"""
@@ -213,11 +213,10 @@ def _work(line: Line, memory_file: int) -> None:
         block = make_block(
             common.world,
             common.network,
-            setup.num_envs,
-            common.plan.steps,
+            replace(common.plan.rollout, columns=setup.columns),
             common.seed,
             setup.first_column,
-            memory.pulses[setup.number],
+            memory.heartbeats[setup.number],
         )
     except EnvironmentFailed as error:  # another attempt may succeed
         line.say(Broke(str(error), traceback.format_exc()))
@@ -229,7 +228,7 @@ def _work(line: Line, memory_file: int) -> None:
 def _serve(line: Line, setup: Setup, memory: Memory, block: Block) -> None:
     """Do as the trainer says until it hangs up."""
     weights = np.empty(memory.weights.size, np.float32)
-    end = setup.place + setup.num_envs
+    end = setup.place + setup.columns
     slots = [slot.between(setup.place, end) for slot in memory.slots]
     while True:
         match line.hear():

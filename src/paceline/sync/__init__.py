@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..rollout import Array, Episode, Pulse
+from ..heartbeat import Heartbeat
+from ..rollout import Array, Episode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,7 +15,7 @@ class Sync(Protocol):
     rank: int
     size: int
     """ranks that make every update together"""
-    pulse: Pulse
+    heartbeat: Heartbeat
     """this rank's signs of life, for the others to see"""
 
     @property

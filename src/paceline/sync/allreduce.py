@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput
-from ..rollout import Array, Episode, Pulse, still
+from ..heartbeat import Heartbeat
+from ..rollout import Array, Episode
 from . import futex
 from .groups import Group, Hosts, Shared, Torch, showing_life
 from .meeting import Meeting
@@ -36,7 +37,7 @@ class Allreduce:
         self.rank, self.size = meeting.rank, meeting.size
         self._meeting = meeting
         """kept, since others may still read what rank 0 holds of it"""
-        self.pulse: Pulse = still()
+        self.heartbeat: Heartbeat = Heartbeat()
         self._beats: Beats | None = None
         self._group: Group
         everyone = list(range(self.size))
@@ -52,13 +53,13 @@ class Allreduce:
                 )
         if segment is None:
             self.path = backend if backend != "auto" else "gloo"
-            self._beats = Beats(meeting, self.pulse, timeout, everyone)
+            self._beats = Beats(meeting, self.heartbeat, timeout, everyone)
             watch = Watch(meeting, self._beats.sign, timeout)
             on = device if backend == "nccl" else torch.device("cpu")
-            alive = showing_life(self.pulse)
+            alive = showing_life(self.heartbeat)
             self._group = Torch(meeting, everyone, self.path, on, watch, alive)
             return
-        self.pulse = segment.pulse
+        self.heartbeat = segment.heartbeat
         here = next(host for host in meeting.hosts if self.rank in host)
         shared = Shared(segment)
         self._group, self.path = shared, "shared memory"
@@ -70,7 +71,7 @@ class Allreduce:
                 self._beats = Beats(meeting, segment.line, timeout, first)
                 watch = Watch(meeting, self._beats.sign, timeout)
                 cpu = torch.device("cpu")
-                between = Torch(meeting, first, "gloo", cpu, watch, showing_life(self.pulse))
+                between = Torch(meeting, first, "gloo", cpu, watch, showing_life(self.heartbeat))
             self._group = Hosts(shared, between, meeting.hosts)
 
     @property
@@ -135,8 +136,10 @@ def _segment(meeting: Meeting, timeout: float, crowded: bool) -> Segment | None:
 class Beats:
     """Signs of life that go through the store, for ranks that have no memory in common."""
 
-    def __init__(self, meeting: Meeting, pulse: Pulse, timeout: float, ranks: list[int]) -> None:
-        self._store, self._rank, self._pulse = meeting.store, meeting.rank, pulse
+    def __init__(
+        self, meeting: Meeting, heartbeat: Heartbeat | memoryview, timeout: float, ranks: list[int]
+    ) -> None:
+        self._store, self._rank, self._heartbeat = meeting.store, meeting.rank, heartbeat
         self._every = min(BEAT, timeout / 8)
         self._others = [rank for rank in ranks if rank != meeting.rank]
         self._signs: dict[int, Sign] = {}
@@ -147,18 +150,17 @@ class Beats:
 
     def sign(self, rank: int) -> Sign:
         """The latest; a store that does not answer leaves it as it was."""
-        return self._signs.get(rank, ())
+        return self._signs.get(rank, b"")
 
     def _tell(self) -> None:
-        self._store.set(f"sign/{self._rank}", " ".join(map(str, self._pulse)))
+        self._store.set(f"sign/{self._rank}", bytes(self._heartbeat).hex())
 
     def _go_on(self) -> None:
         while not self._over.wait(self._every):
             try:
                 self._tell()
                 for rank in self._others:
-                    sign = self._store.get(f"sign/{rank}").split()
-                    self._signs[rank] = tuple(map(int, sign))
+                    self._signs[rank] = self._store.get(f"sign/{rank}")
             except RuntimeError:
                 return
 

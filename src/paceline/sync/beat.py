@@ -6,20 +6,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..rollout import Pulse
+from ..heartbeat import Heartbeat
 
 TICK = 0.25
 """Seconds between two signs, and between two looks at those of others."""
 
 
 @contextmanager
-def beating(pulse: Pulse) -> Iterator[None]:
+def beating(heartbeat: Heartbeat) -> Iterator[None]:
     """Show signs of life during something long that shows none by itself."""
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(TICK):
-            pulse[1] += 1
+            heartbeat.beats += 1
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

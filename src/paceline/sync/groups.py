@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from ..errors import LostRank
-from ..rollout import Array, Pulse
+from ..heartbeat import Heartbeat
+from ..rollout import Array
 from .beat import TICK
 from .meeting import Meeting
 from .segment import SLOT, Segment
@@ -183,10 +184,10 @@ class Hosts:
         self._here.close()
 
 
-def showing_life(pulse: Pulse) -> Callable[[], None]:
+def showing_life(heartbeat: Heartbeat) -> Callable[[], None]:
     """What a rank does to show that it is alive, where no memory shows it."""
 
     def alive() -> None:
-        pulse[1] += 1
+        heartbeat.beats += 1
 
     return alive

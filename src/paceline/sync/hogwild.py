@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput
-from ..rollout import Array, Episode, Pulse
+from ..heartbeat import Heartbeat
+from ..rollout import Array, Episode
 from . import futex
 from .beat import TICK
 from .groups import Shared
@@ -44,7 +45,7 @@ class Hogwild:
         crowded = True  # they seldom wait for each other, and then for long
         self._segment = Segment(meeting, everyone, timeout, crowded, ARENA)
         self._group = Shared(self._segment)
-        self.pulse: Pulse = self._segment.pulse
+        self.heartbeat: Heartbeat = self._segment.heartbeat
         self._taken, self._looked = 0, time.monotonic()
         self._rings = self._array((self._ranks, RING, 3))
         self._counts = self._array((self._ranks, 1))

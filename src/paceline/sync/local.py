@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..rollout import Array, Episode, Pulse, still
+from ..heartbeat import Heartbeat
+from ..rollout import Array, Episode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +18,7 @@ class Local:
     path = ""
 
     def __init__(self) -> None:
-        self.pulse: Pulse = still()
+        self.heartbeat: Heartbeat = Heartbeat()
 
     def share(self, tensor: Tensor) -> Tensor:
         return tensor

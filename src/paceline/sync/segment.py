@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import PacelineError
+from ..heartbeat import Heartbeat
 from ..machine import available_cpus, nameless_file
 from ..rollout import Array
 from . import futex
@@ -23,8 +24,8 @@ from .watch import Sign, Watch
 
 WORDS = 8
 """Of a rank's line, which fills a cache line: [turn posted, bytes of an even turn, of an odd one,
-row, replayed steps, whether to leave, looks, whether it is done]."""
-POSTED, BYTES, PULSE, LOOKS, DONE = 0, 1, 3, 6, 7
+its `Heartbeat` (3), looks, whether it is done]."""
+POSTED, BYTES, HEARTBEAT, LOOKS, DONE = 0, 1, 3, 6, 7
 SLOT = 2**24
 """Bytes that a rank can post at once; memory is taken only for what is used."""
 NONE = "none"
@@ -63,7 +64,7 @@ class Segment:
         mine = WORDS * self._place
         self.line = self.signs[mine : mine + WORDS]
         """all that shows this rank to be at work, waiting included"""
-        self.pulse = self.signs[mine + PULSE : mine + PULSE + 3]
+        self.heartbeat = Heartbeat.from_buffer(self._memory, 8 * (mine + HEARTBEAT))
         self._addresses = [
             ctypes.c_void_p(self._lines.ctypes.data + 8 * WORDS * n) for n in range(size)
         ]
@@ -78,7 +79,7 @@ class Segment:
     def sign(self, rank: int) -> Sign:
         """What changes while a rank is at work."""
         line = WORDS * self._ranks.index(rank)
-        return tuple(self.signs[line : line + WORDS])
+        return bytes(self.signs[line : line + WORDS])
 
     def exchange(self, mine: Array) -> list[Array]:
         """Every rank's array of this size, once all have posted theirs.

@@ -13,7 +13,7 @@ from .meeting import Meeting
 
 UNKNOWN, GONE = -1, -2
 """Instead of the descriptor of a process."""
-Sign = tuple[int, ...]
+Sign = bytes
 """Whatever changes while a rank is at work."""
 
 
