@@ -57,9 +57,10 @@ def ratios(precision: str, env_id: str, **options: Any) -> dict[str, float]:
         assert sampler is not None
         sampler.begin()
         rollout = sampler.collect()
-        inputs = learner.module.inputs(learner.sight.parts(rollout))
+        seen = learner.see(rollout)
+        inputs = learner.module.inputs(seen.parts)
         rows = rollout.reward.size // config.minibatch_count
-        minibatch = learner.sight.look(tuple(part[:rows] for part in inputs))
+        minibatch = seen.look(tuple(part[:rows] for part in inputs))
         with torch.no_grad():
             action = torch.from_numpy(rollout.action).flatten(0, 1)[:rows]
             logp = learner.module.predict(minibatch, action).logp.numpy()

@@ -116,6 +116,7 @@ def build(
         learner_cpus, worker_cpus = cpus_of(config, choices.threads)
         stack.enter_context(bound(learner_cpus))
         learner = _learner(config, network, sync, choices, world)
+        network = learner.module.spec  # with a value head for each return
         spec = rollout_spec(config, world, network, learner.module.policy.carry_size)
         if choices.compiled and not _all_warmed_up(
             learner, blank_rollout(spec, world.obs_spec), config
@@ -123,7 +124,7 @@ def build(
             choices = replace(choices, compiled=False)
             learner = _learner(config, network, sync, choices, world)
         sampler = None
-        if config.syncing != "hogwild" or sync.rank:
+        if sync.watcher is None:
             weights = len(learner.weights)
             sampler = make_sampler(config, world, network, spec, weights, worker_cpus, sync)
             stack.callback(_close, sampler)
@@ -180,7 +181,7 @@ def make_sampler(
 def rollout_spec(config: Config, world: World, network: NetworkSpec, carry: int) -> RolloutSpec:
     """What one learner's rollouts hold; `carry` is what its policy's memory does, in floats."""
     # Where values nearly come for free with acting, the learner need not compute them.
-    tells_value = network.acts_with_value and not config.algorithm.off_policy
+    tells_value = network.acts_with_value and not config.algorithm.needs_log_ratio
     return RolloutSpec(
         steps=config.rollout_steps,
         columns=config.columns * world.columns_per_env,

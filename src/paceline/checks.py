@@ -104,7 +104,7 @@ def _check_workers(config: Config) -> None:
             f"num_envs {envs} can't be shared equally by {workers} workers; write --num-workers "
             f"{near}, or --num-envs {-(-envs // workers) * workers}"
         )
-    if sampling == "stream" and not config.algorithm.off_policy:
+    if sampling == "stream" and not config.algorithm.needs_log_ratio:
         raise BadInput(
             f"sampler is 'stream', whose rollouts are made by older weights than those that "
             f"learn, and {config.algo} takes them for its own; write --sampler workers, or "

@@ -284,7 +284,7 @@ class Config:
             return self.sampler
         if not self.num_workers or self.sync == "hogwild":
             return "serial"
-        return "stream" if self.algorithm.off_policy else "workers"
+        return "stream" if self.algorithm.needs_log_ratio else "workers"
 
     @property
     def syncing(self) -> Literal["local", "allreduce", "hogwild"]:

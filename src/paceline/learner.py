@@ -1,6 +1,6 @@
 """Learner: sole owner of the parameters, the optimiser and the normalisers.
 
-T = steps, B = columns, R = rows, S = streams.
+T = steps, B = columns, R = rows, H = value heads; a minibatch is N segments of L steps.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,24 +16,33 @@ import numpy as np
 import torch
 
 from .algorithms import Algorithm
-from .arrays import part
-from .batch import Prediction, Rows, Signals, permutation
+from .arrays import part, prefixed
+from .batch import (
+    Inputs,
+    Prediction,
+    Rows,
+    Signals,
+    ValueHead,
+    permutation,
+    segment_rows,
+)
+from .bonus import Bonus, BonusContext, Metrics, Reduction
 from .errors import Diverged
 from .optimizers import Optimizer
-from .policy.actor_critic import ActorCritic, Inputs
+from .policy.actor_critic import ActorCritic, Carried
 from .policy.flat import Flat
 from .policy.network import NetworkSpec
 from .policy.normalize import ReturnScaler, RunningMoments
 from .rollout import Array, Rollout
 from .settings import own_settings
-from .sight import Sight
+from .sight import Seen
 from .spaces import ObservationSpec
-from .step import Objective, Step
+from .stack import stacked
+from .step import LossTerm, Objective, PolicyLoss, Step
 from .sync import Sync
 
 CHECK_EVERY = 50
 """Updates after which ranks compare their weights."""
-Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,22 @@ class Plan:
     compiled: bool = False
 
 
+@dataclass(frozen=True)
+class Batch:
+    """All rows of a rollout, ready to be learnt from."""
+
+    rows: Rows
+    seen: Seen
+    known: Prediction | None
+    """what the learner predicts of all rows, if that is known already"""
+    metrics: Metrics
+
+    def looked_at(self, rows: Rows) -> Rows:
+        """With pictures in place of where to find them."""
+        following = self.seen.look(rows.next_inputs) if rows.next_inputs else ()
+        return replace(rows, inputs=self.seen.look(rows.inputs), next_inputs=following)
+
+
 class Learner:
     @own_settings()
     def __init__(
@@ -65,32 +90,43 @@ class Learner:
         columns: int,
         device: torch.device,
         stored: ObservationSpec | None = None,
+        make_bonus: Callable[[BonusContext], Bonus] | None = None,
     ) -> None:
         """`stored` is how rollouts hold observations, where a policy sees several as one."""
         self._algorithm, self.sync, self._plan, self._device = algorithm, sync, plan, device
         self._threads = torch.get_num_threads()
-        self.module = ActorCritic(network)
+        self._bonus: Bonus | None = None
+        self._heads: tuple[ValueHead, ...] = (ValueHead(plan.gamma),)
+        others: list[LossTerm] = []
+        if make_bonus is not None:
+            context = BonusContext(network, columns, plan.seed, device, self._moments)
+            self._bonus = make_bonus(context)
+            self._heads += () if self._bonus.head is None else (self._bonus.head,)
+            others += [] if self._bonus.term is None else [self._bonus.term]
+        self.module = ActorCritic(replace(network, value_heads=len(self._heads)))
         self.module.initialize(plan.seed)
-        self.module.to(device)
-        self.flat = Flat(self.module, device)
+        objective = Objective(PolicyLoss(self.module, algorithm, plan.max_grad_norm), *others)
+        objective.to(device)
+        self._needs_next = any(term.needs_next for term in others)
+        self.flat = Flat(self.module, device, objective)
         self._shared = sync.share(self.flat.storage)
         """what all ranks see; unless they share memory, `flat`'s own storage"""
         self._step = Step(
-            Objective(self.module, algorithm),
+            objective,
             self.flat,
             optimizer,
-            plan.max_grad_norm,
             plan.compiled,
             self._shared[len(self._shared) - len(self.flat.weights) :],
             sync.share,
         )
-        self._alone = sync.size == 1 and self._own and algorithm.target_kl is None
+        self._backup = [torch.empty_like(tensor) for tensor in self._tensors] if self._own else []
+        self._alone = sync.size == 1 and self._own and not algorithm.stop_above
         """whether nobody has a say between a gradient and its application"""
-        once = algorithm.off_policy and plan.epochs * plan.minibatches == 1 and not plan.compiled
-        self._once = once
+        one_step = plan.epochs * plan.minibatches == 1 and not plan.compiled
+        has_memory = network.memory is not None
+        self._once = one_step and algorithm.needs_log_ratio and not has_memory
         """whether what targets are made of is also what the only step learns from"""
-        self._known: Prediction | None = None
-        self.sight = Sight(stored or network.obs, device)
+        self._stored = stored or network.obs
         self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
         self._scaler = ReturnScaler(columns, plan.gamma) if plan.normalize_return else None
         self.version = 0
@@ -105,10 +141,23 @@ class Learner:
         return self._shared is self.flat.storage
 
     @property
-    def metric_names(self) -> tuple[str, ...]:
-        """What `update` returns."""
-        rho = ("rho_mean",) if self._algorithm.off_policy else ()
-        return (*self._step.names, "explained_variance", *rho, "lr")
+    def _tensors(self) -> list[torch.Tensor]:
+        """What a step changes."""
+        return [self._shared, *self._step.moments]
+
+    @property
+    def metrics(self) -> dict[str, Reduction]:
+        """What `update` returns, and how that of several ranks and updates becomes one."""
+        rho = ("rho_mean",) if self._algorithm.needs_log_ratio else ()
+        names = (*self._step.names, "explained_variance", *rho, "lr")
+        bonus = {} if self._bonus is None else self._bonus.metrics
+        return {**dict.fromkeys(names, "mean"), **bonus}
+
+    @property
+    def per_column(self) -> set[str]:
+        """Names of the arrays of `state()` whose first axis is this learner's columns."""
+        own = () if self._bonus is None else self._bonus.per_column
+        return {"return.running", *(f"bonus.{name}" for name in own)}
 
     @property
     def weights(self) -> Array:
@@ -123,17 +172,20 @@ class Learner:
         """
         if torch.get_num_threads() != self._threads:  # an environment's doing
             torch.set_num_threads(self._threads)
-        before = self.state() if self._own else None
-        rows, metrics = self._judge(rollout)
+        for kept, tensor in zip(self._backup, self._tensors, strict=False):
+            kept.copy_(tensor)
+        before, count = self._statistics(), self._step.count
+        batch = self.prepare_batch(rollout)
         lr = self._plan.lr * (remaining if self._plan.anneal_lr else 1.0)
-        means = self._descend(rows, rollout, remaining, lr)
-        self._known = None
-        metrics |= dict(zip(self._step.names, means, strict=True)) | {"lr": lr}
+        means = self._descend(batch, rollout, remaining, lr)
+        metrics = batch.metrics | dict(zip(self._step.names, means, strict=True)) | {"lr": lr}
         metrics["weights"] = float(self.flat.weights.sum())
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
-            if before is not None:
-                self.restore(before)
+            for kept, tensor in zip(self._backup, self._tensors, strict=False):
+                tensor.copy_(kept)
+            self._step.count = count
+            self._restore_statistics(before)
             raise Diverged(
                 f"{bad[0]} became {metrics[bad[0]]} in update {self.version + 1}; "
                 "a lower lr, or max_grad_norm, often helps, as does normalize_return"
@@ -168,35 +220,58 @@ class Learner:
                 "machine, or hosts with different CPUs, can cause it"
             )
 
-    def _judge(self, rollout: Rollout) -> tuple[Rows, Metrics]:
+    def see(self, rollout: Rollout) -> Seen:
+        """A rollout's observations, as this learner reads them."""
+        return Seen.of(rollout, self._stored, self._device)
+
+    def prepare_batch(self, rollout: Rollout) -> Batch:
         """Values, targets and weights of every row, all T·B of them."""
-        inputs = self.module.inputs(self.sight.parts(rollout))
-        kept = rollout.steps * rollout.columns
-        predicted, log_ratio = self._predicted(rollout, inputs, kept)
+        seen = self.see(rollout)
+        inputs = self.module.inputs(seen.parts)
+        predicted, log_ratio, known = self._predicted(rollout, inputs, seen)
         value = predicted.numpy(force=True).reshape(rollout.steps + 1, rollout.columns, -1)
-        targets = self._algorithm.targets(self._signals(rollout, log_ratio), value)
+        bonus, metrics = (None, {}) if self._bonus is None else self._bonus.reward(rollout, seen)
+        targets = self._algorithm.targets(self._signals(rollout, log_ratio, bonus), value)
         advantage = targets.advantage
         if self._algorithm.normalize_advantage == "rollout":
             mean, var, count = self._moments(advantage[rollout.valid][:, None])
             if count > 1:  # a single row is its own mean, and 0 would teach nothing
                 advantage = (advantage - mean) / (np.sqrt(var) + 1e-8)
-        rows = Rows(
+        advantage = advantage.astype(np.float32, copy=False)
+        rows = self._rows(rollout, inputs, advantage, targets.returns, predicted)
+        metrics |= self._quality(rollout.valid, value[:-1], targets.returns, log_ratio)
+        return Batch(self._filled(rows, rollout.valid.ravel()), seen, known, metrics)
+
+    def _rows(
+        self,
+        rollout: Rollout,
+        inputs: Inputs,
+        advantage: Array,
+        returns: Array,
+        value: torch.Tensor,
+    ) -> Rows:
+        kept, memory = rollout.steps * rollout.columns, bool(rollout.segment)
+        following = tuple(part[rollout.columns :] for part in inputs) if self._needs_next else ()
+        return Rows(
             inputs=tuple(part[:kept] for part in inputs),
             action=self._tensor(rollout.action),
             logp=self._tensor(rollout.logp),
-            advantage=self._tensor(advantage.astype(np.float32, copy=False)),
-            returns=self._tensor(targets.returns),
-            value=predicted[:kept],
+            advantage=self._tensor(advantage),
+            returns=self._tensor(returns),
+            value=value[:kept],
             weight=self._tensor(rollout.valid.astype(np.float32)),
+            next_inputs=following,
+            first=self._tensor(rollout.first[:-1]) if memory else None,
+            carry=self._tensor(rollout.state[:-1]) if memory else None,
         )
-        metrics = self._quality(rollout.valid, value[:-1], targets.returns, log_ratio)
-        return self._filled(rows, rollout.valid.ravel()), metrics
 
     def _quality(self, valid: Array, value: Array, returns: Array, log_ratio: Array) -> Metrics:
-        """How well values foresaw returns, and how far the policy was from the one that acted."""
-        truth = returns[valid].ravel().astype(np.float64)
-        error = truth - value[valid].ravel()
-        rho = np.exp(np.minimum(log_ratio, 0.0))[valid].sum() if self._algorithm.off_policy else 0.0
+        """How well values foresaw the environment's returns, and how far the policy was from the
+        one that acted."""
+        truth = returns[..., 0][valid].astype(np.float64)
+        error = truth - value[..., 0][valid]
+        needs_ratio = self._algorithm.needs_log_ratio
+        rho = np.exp(np.minimum(log_ratio, 0.0))[valid].sum() if needs_ratio else 0.0
         sums = np.array(
             [truth.size, truth.sum(), truth @ truth, error.sum(), error @ error, rho, valid.sum()]
         )
@@ -208,33 +283,52 @@ class Learner:
         metrics = {"explained_variance": 0.0}
         if spread > 1e-12 * square:
             metrics["explained_variance"] = 1.0 - (off_square - off * off) / spread
-        if self._algorithm.off_policy:
+        if needs_ratio:
             metrics["rho_mean"] = rho / rows if rows else 1.0
         return metrics
 
-    def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:
-        """Values of all observations, and where they are asked for log π − log μ of all actions."""
-        if rollout.value.size and not self._algorithm.off_policy:
-            value = torch.from_numpy(rollout.value).to(self._device).reshape(-1, 1)
-            return value, np.zeros((), np.float32)
-        size = kept // self._plan.minibatches if self.sight.pictures else len(inputs[0])
+    def _predicted(
+        self, rollout: Rollout, inputs: Inputs, seen: Seen
+    ) -> tuple[torch.Tensor, Array, Prediction | None]:
+        """Values of all observations, and where they are asked for log π − log μ of all actions.
+
+        What the learner predicts of all rows comes along, where its only step can use that.
+        """
+        needs_ratio, no_ratio = self._algorithm.needs_log_ratio, np.zeros((), np.float32)
+        kept, known = rollout.steps * rollout.columns, None
+        if rollout.value.size and not needs_ratio:
+            value = torch.from_numpy(rollout.value).to(self._device).flatten(0, 1)
+            return value, no_ratio, None
+        size = kept // self._plan.minibatches if seen.pictures else len(inputs[0])
+        size = len(inputs[0]) if rollout.segment else size
         values, logps = [], []
         with torch.no_grad():
-            if not self._algorithm.off_policy:
+            if not needs_ratio or rollout.segment:
                 for piece in _pieces(inputs, size):
-                    values.append(self.module.value(self.sight.look(piece)))
-                return torch.cat(values), np.zeros((), np.float32)
+                    values.append(self.module.value(seen.look(piece), self._sequence(rollout, 0)))
+                if not needs_ratio:
+                    return torch.cat(values), no_ratio, None
             acting = tuple(part[:kept] for part in inputs)
-            for *seen, action in _pieces((*acting, self._tensor(rollout.action)), size):
+            for *shown, action in _pieces((*acting, self._tensor(rollout.action)), size):
                 with torch.set_grad_enabled(self._once):
-                    acted = self.module.predict(self.sight.look(tuple(seen)), action)
-                values.append(acted.value.detach())
-                logps.append(acted.logp.detach())
-            self._known = acted if self._once else None
-            values.append(self.module.value(self.sight.look(tuple(part[kept:] for part in inputs))))
+                    memory = self._sequence(rollout, 1)
+                    known = self.module.predict(seen.look(tuple(shown)), action, memory)
+                logps.append(known.logp.detach())
+                if not rollout.segment:
+                    values.append(known.value.detach())
+            if not rollout.segment:
+                last = tuple(part[kept:] for part in inputs)
+                values.append(self.module.value(seen.look(last)))
         logp = torch.cat(logps).numpy(force=True).reshape(rollout.reward.shape)
         log_ratio = np.where(rollout.valid, logp - rollout.logp, np.float32(0.0))
-        return torch.cat(values), log_ratio
+        return torch.cat(values), log_ratio, known if self._once else None
+
+    def _sequence(self, rollout: Rollout, without: int) -> Carried | None:
+        """All steps of all columns, but for the last `without`, from where the rollout began."""
+        if not rollout.segment:
+            return None
+        first = torch.from_numpy(rollout.first[: len(rollout.first) - without]).to(self._device)
+        return Carried(first, torch.from_numpy(rollout.state[0]).to(self._device))
 
     def _filled(self, rows: Rows, valid: Array) -> Rows:
         """Rows that do not count become copies of one that does, and still do not count.
@@ -244,9 +338,10 @@ class Learner:
         if valid.all():
             return rows
         index = np.where(valid, np.arange(len(valid)), valid.argmax())
-        return replace(rows.take(self._tensor(index)), weight=rows.weight)
+        return replace(rows.take(self._tensor(index)), weight=rows.weight, first=rows.first)
 
-    def _signals(self, rollout: Rollout, log_ratio: Array) -> Signals:
+    def _signals(self, rollout: Rollout, log_ratio: Array, bonus: Array | None = None) -> Signals:
+        """Of the environment's reward and, where there is a bonus, of that."""
         if self._plan.clip_reward:
             rollout = replace(rollout, reward=np.sign(rollout.reward))
         reward = rollout.reward
@@ -254,27 +349,41 @@ class Learner:
             mean, var, count = self._moments(self._scaler.returns(rollout)[:, None])
             self._scaler.moments.update(count, mean, var)
             reward = self._scaler(reward)
-        discount = np.float32(self._plan.gamma) * ~rollout.terminated
-        trace = (~rollout.done).astype(np.float32)
+        rewards = [reward]
+        if bonus is not None:
+            bonus = np.where(rollout.valid, bonus, 0.0).astype(np.float32)
+            rewards = [reward, bonus] if len(self._heads) > 1 else [reward + bonus]
+        done, idle = rollout.done, ~rollout.valid
+        discounts, traces, idles = [], [], []
+        for head in self._heads:
+            gamma = np.float32(head.gamma)
+            over = rollout.terminated if head.episodic else np.zeros_like(idle)
+            discounts.append(gamma * ~over if head.episodic else np.where(idle, 1, gamma))
+            traces.append(~done if head.episodic else ~over)
+            idles.append(over if head.episodic else idle)
         return Signals(
-            reward[..., None], discount[..., None], trace[..., None], log_ratio[..., None]
+            np.stack(rewards, -1),
+            np.stack(discounts, -1).astype(np.float32, copy=False),
+            np.stack(traces, -1).astype(np.float32),
+            log_ratio[..., None],
+            self._heads,
+            None if all(head.episodic for head in self._heads) else np.stack(idles, -1),
         )
 
-    def _descend(self, rows: Rows, rollout: Rollout, remaining: float, lr: float) -> list[float]:
-        """Epochs of minibatches; returns the terms' means over all of them."""
-        plan, step, limit = self._plan, self._step, self._algorithm.target_kl
-        size = len(rows.weight) // plan.minibatches
+    def _descend(self, batch: Batch, rollout: Rollout, remaining: float, lr: float) -> list[float]:
+        """Epochs of minibatches; returns the metrics' means over all of them."""
+        plan, step, known = self._plan, self._step, batch.known
+        size = len(batch.rows.weight) // plan.minibatches
         total, made = torch.zeros(len(step.names), device=self._device), 0
         for epoch in range(plan.epochs):
-            shuffled = self._shuffled(rows, rollout, epoch)
-            for minibatch in shuffled.split(size):
-                if self.sight.pictures and self._known is None:
-                    minibatch = replace(minibatch, inputs=self.sight.look(minibatch.inputs))
+            for minibatch in self._shuffled(batch.rows, rollout, epoch).split(size):
+                if batch.seen.pictures and known is None:
+                    minibatch = batch.looked_at(minibatch)
                 if self._alone:
-                    total += step.whole(minibatch, remaining, lr, self._known)
+                    total += step.whole(minibatch, remaining, lr, known)
                 else:
-                    self._sum(step.gradient(minibatch, remaining, self._known))
-                    if limit is not None and step.mean_of("approx_kl") > 1.5 * limit:
+                    self._sum(step.gradient(minibatch, remaining, known))
+                    if self._to_stop():
                         return (total / max(made, 1)).tolist()
                     if not self._own and not step.buffer.isfinite().all():
                         return [math.nan] * len(total)  # nobody else is to learn from it
@@ -282,27 +391,33 @@ class Learner:
                 made += 1
         return (total / made).tolist()
 
+    def _to_stop(self) -> bool:
+        """Whether a metric of the minibatch is above what the algorithm allows."""
+        limits = self._algorithm.stop_above
+        return any(self._step.mean_of(name) > limit for name, limit in limits.items())
+
     def _shuffled(self, rows: Rows, rollout: Rollout, epoch: int) -> Rows:
-        plan = self._plan
-        if plan.minibatches == 1:
+        plan, length = self._plan, rollout.segment or 1
+        if plan.minibatches == 1 and length == 1:
             return rows
         order = permutation(
             plan.seed,
             self.version,
             epoch,
-            rollout.steps,
+            rollout.steps // length,
             rollout.columns,
             plan.blocks,
             plan.minibatches,
             self.sync.rank * plan.blocks,
         )
-        return rows.take(self._tensor(order))
+        index = segment_rows(order, rollout.columns, length, plan.minibatches)
+        return rows.take(self._tensor(index), self._tensor(order))
 
     def _observe(self, rollout: Rollout) -> None:
         """Fold the rollout's observations in, for the next weights to use."""
         if self._obs_moments is None:
             return
-        seen = self.sight.vector(rollout)[:-1][rollout.valid]
+        seen = stacked(self._stored, rollout, "vector")[:-1][rollout.valid]
         seen = seen.reshape(-1, self.module.spec.obs.size)
         mean, var, count = self._moments(seen)
         self._obs_moments.update(count, mean, var)
@@ -343,20 +458,14 @@ class Learner:
     @own_settings()
     def warm_up(self, rollout: Rollout) -> float:
         """Compile for rollouts of this shape, learning nothing; returns the seconds taken."""
-        began, kept = time.perf_counter(), rollout.steps * rollout.columns
-        blank = torch.zeros(kept, device=self._device)
-        value = blank[:, None]
-        rows = Rows(
-            inputs=tuple(part[:kept] for part in self.module.inputs(self.sight.parts(rollout))),
-            action=self._tensor(rollout.action),
-            logp=blank,
-            advantage=blank,
-            returns=value,
-            value=value,
-            weight=blank,
-        )
-        minibatch = next(rows.split(kept // self._plan.minibatches))
-        minibatch = replace(minibatch, inputs=self.sight.look(minibatch.inputs))
+        began, seen = time.perf_counter(), self.see(rollout)
+        blank = np.zeros((*rollout.reward.shape, len(self._heads)), np.float32)
+        rows, value = rollout.reward.size, self._tensor(blank)
+        inputs = self.module.inputs(seen.parts)
+        whole = self._rows(rollout, inputs, np.zeros_like(rollout.reward), blank, value)
+        blank_batch = Batch(whole, seen, None, {})
+        minibatch = next(self._shuffled(whole, rollout, 0).split(rows // self._plan.minibatches))
+        minibatch = blank_batch.looked_at(minibatch)
         self._step.prepare(minibatch, self._alone)
         self.t_compile = time.perf_counter() - began
         return self.t_compile
@@ -367,11 +476,22 @@ class Learner:
         for number, moment in enumerate(self._step.moments):
             arrays[f"moment{number}"] = moment.numpy(force=True).copy()
         arrays["counts"] = np.array([self.version, self._step.count])
-        if self._obs_moments is not None:
-            arrays |= {f"obs.{k}": v for k, v in self._obs_moments.state().items()}
-        if self._scaler is not None:
-            arrays |= {f"return.{k}": v for k, v in self._scaler.state().items()}
+        return arrays | self._statistics()
+
+    def _statistics(self) -> dict[str, Array]:
+        """Of the state, what is not parameters nor the optimiser's."""
+        arrays: dict[str, Array] = {}
+        for prefix, part_of_it in self._parts_with_state():
+            arrays |= prefixed(prefix, part_of_it.state())
         return arrays
+
+    def _restore_statistics(self, arrays: dict[str, Array]) -> None:
+        for prefix, part_of_it in self._parts_with_state():
+            part_of_it.restore(part(prefix, arrays))
+
+    def _parts_with_state(self) -> list[tuple[str, Any]]:
+        parts = ("obs.", self._obs_moments), ("return.", self._scaler), ("bonus.", self._bonus)
+        return [(prefix, found) for prefix, found in parts if found is not None]
 
     def adopt(self, weights: dict[str, Array], arrays: dict[str, Array]) -> None:
         """Take over the weights and running statistics of another run; counters stay."""
@@ -392,9 +512,7 @@ class Learner:
         for number, moment in enumerate(self._step.moments):
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
         self.version, self._step.count = (int(count) for count in arrays["counts"])
-        for prefix, statistics in (("obs.", self._obs_moments), ("return.", self._scaler)):
-            if statistics is not None:
-                statistics.restore(part(prefix, arrays))
+        self._restore_statistics(arrays)
 
 
 def _pieces(parts: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:

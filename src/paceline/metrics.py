@@ -9,6 +9,7 @@ import math
 import os
 import stat
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ from .errors import BadInput
 from .files import read_lines, replace_file, shown
 
 log = logging.getLogger("paceline")
+
+
+LEARNING = (
+    *("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac"),
+    *("explained_variance", "grad_norm", "lr", "rho_mean"),
+)
+"""Metrics that every report has: null where an algorithm knows no such thing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +63,9 @@ class Report:
     episodes: int
     episode_return: float | None
     episode_length: float | None
-    loss: float | None
-    policy_loss: float | None
-    value_loss: float | None
-    entropy: float | None
-    approx_kl: float | None = None
-    clip_frac: float | None = None
-    explained_variance: float | None = None
-    grad_norm: float | None = None
-    lr: float | None = None
-    rho_mean: float | None = None
-    """mean of min(1, ratio of the learner's policy to the one that acted); 1 without lag"""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """what losses, memories, bonuses and teams have to report, by name: `report.loss` also reads
+    `report.metrics["loss"]`, or None where there is no such thing (`LEARNING`)"""
     memory_mb: float | None = None
     """of the process tree"""
     cpu_percent: float | None = None
@@ -79,9 +79,19 @@ class Report:
     """whether any rank has been told to stop: leave the loop"""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields that are written; what is no number becomes null."""
-        written = (f.name for f in fields(self) if f.metadata.get("written", True))
-        return {name: _clean(getattr(self, name)) for name in written}
+        """What is written, flat; what is no number becomes null."""
+        values: dict[str, Any] = {}
+        for entry in fields(self):
+            if entry.name == "metrics":
+                values |= dict.fromkeys(LEARNING) | dict(self.metrics)
+            elif entry.metadata.get("written", True):
+                values[entry.name] = getattr(self, entry.name)
+        return {name: _clean(value) for name, value in values.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and (name in self.metrics or name in LEARNING):
+            return self.metrics.get(name)
+        raise AttributeError(f"a report has no {name!r}")
 
 
 def _clean(value: Any) -> Any:

@@ -249,7 +249,7 @@ class Recorder:
         if sampler is None:
             return None
         self._announce(sampler)
-        own = shards.own(parts.learner.state(), sampler, sync.rank)
+        own = shards.own(parts.learner.state(), sampler, sync.rank, parts.learner.per_column)
         return shards.joined(sync.gather(own) if sync.size > 1 else [own])
 
     def _announce(self, sampler: dict[str, Any]) -> None:

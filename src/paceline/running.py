@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Le
@@ -29,9 +29,10 @@ from .errors import BadInput, Diverged, EnvironmentFailed, StoppedEarly
 from .files import shown
 from .lock import locked
 from .machine import Choices
+from .meter import Meter
 from .metrics import Report
 from .recorder import Recorder
-from .ring import ring, watch
+from .ring import ring
 from .rundir import CONFIG, add_to_run, claim, fixed, read_run, resumed_config, rewind
 from .samplers.block import listed
 from .samplers.serial import Serial
@@ -231,11 +232,13 @@ def _record(
 ) -> Iterator[Report]:
     """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
     budget = Budget.of(config)
+    sampler, learner, sync = parts.sampler, parts.learner, parts.sync
     counted = budget, progress, config.log_every, stopping
-    if parts.sampler is None:
-        reports = watch(parts.learner, cast(Any, parts.sync), *counted)
+    if sampler is not None:
+        reports = ring(sampler, learner, sync, *counted)
     else:
-        reports = ring(parts.sampler, parts.learner, parts.sync, *counted)
+        assert sync.watcher is not None
+        reports = sync.watcher.watch(learner, Meter(progress, learner, sync), *counted)
     if parts.sync.world_size > parts.sync.size and parts.sync.rank:
         _get_ready(parts)
         yield from reports  # a learner that others watch leaves nothing behind by itself
@@ -294,7 +297,8 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     began = time.perf_counter()
     different: list[Difference] = []
     try:
-        learner, sampler = shards.taken(found.arrays, sync.rank, sync.size)
+        per_column = parts.learner.per_column
+        learner, sampler = shards.taken(found.arrays, sync.rank, sync.size, per_column)
         fitting(learner, parts.learner.state())
         parts.learner.restore(learner)
         if isinstance(parts.sampler, Serial) and config.syncing == "hogwild":

@@ -1,4 +1,4 @@
-"""Sight: how a learner sees a rollout's observations.
+"""Seen: a rollout's observations as a learner reads them.
 
 Pictures stay where they are, each of them once, until a minibatch is looked at. Before, a row only
 says where to find its pictures. T = steps, B = columns, R = rows, S = observations in a stack.
@@ -6,49 +6,44 @@ says where to find its pictures. T = steps, B = columns, R = rows, S = observati
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from .policy.actor_critic import Inputs
-from .rollout import Array, Rollout
+from .batch import Inputs
+from .rollout import Rollout
 from .spaces import ObservationSpec
 from .stack import frames, places, stacked, together
 
 
-class Sight:
-    def __init__(self, spec: ObservationSpec, device: torch.device) -> None:
-        """`spec` is how rollouts hold observations, of which a policy may see several as one."""
-        self._spec, self._device = spec, device
-        self.pictures: dict[str, torch.Tensor] = {}
-        """of the rollout that is being learnt from, by part"""
+@dataclass(frozen=True)
+class Seen:
+    parts: dict[str, torch.Tensor]
+    """[(T+1)·B, ...] by name; of pictures, where each row's are"""
+    pictures: dict[str, torch.Tensor]
+    spec: ObservationSpec
+    """how rollouts hold observations, of which a policy may see several as one"""
 
-    def parts(self, rollout: Rollout) -> dict[str, torch.Tensor]:
-        """[T+1, B, ...] of a rollout's observations as rows [R, ...], by part."""
-        parts, spec = {}, self._spec
+    @staticmethod
+    def of(rollout: Rollout, spec: ObservationSpec, device: torch.device) -> Seen:
+        parts, pictures = {}, {}
         for name, found in spec.split(rollout.obs).items():
             if name.startswith("image"):
-                kept = torch.from_numpy(frames(spec, rollout, name))
-                self.pictures[name] = kept.to(self._device)
+                pictures[name] = torch.from_numpy(frames(spec, rollout, name)).to(device)
                 found = places(rollout.first, spec.stack)
             elif name == "vector":
-                found = self.vector(rollout)
-            rows = torch.from_numpy(found).to(self._device)
-            parts[name] = rows.flatten(0, 1).contiguous()
-        return parts
-
-    def vector(self, rollout: Rollout) -> Array:
-        """[T+1, B, ...] of the part that is no picture."""
-        return stacked(self._spec, rollout, "vector")
+                found = stacked(spec, rollout, "vector")
+            parts[name] = torch.from_numpy(found).to(device).flatten(0, 1).contiguous()
+        return Seen(parts, pictures, spec)
 
     def look(self, inputs: Inputs) -> Inputs:
         """With pictures in place of where to find them."""
         if not self.pictures:
             return inputs
-        seen = []
-        for name, given in zip(self._spec.parts, inputs, strict=True):
-            if name in self.pictures:
-                given = _gathered(self.pictures[name], given, self._spec)
-            seen.append(given)
-        return tuple(seen)
+        return tuple(
+            _gathered(self.pictures[name], given, self.spec) if name in self.pictures else given
+            for name, given in zip(self.spec.parts, inputs, strict=True)
+        )
 
 
 def _gathered(kept: torch.Tensor, at: torch.Tensor, spec: ObservationSpec) -> torch.Tensor:

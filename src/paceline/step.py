@@ -1,7 +1,8 @@
 """The minibatch step, split at the gradient, where ranks agree: eager, or compiled.
 
-`gradient(rows)` fills one buffer [sum of gradients | sums of terms | number of rows that count];
-`apply` divides by that number, clips, and lets the optimiser move the weights. R = rows.
+`gradient(rows)` fills one buffer [sums of gradients | for each loss: its sum, sums of metrics, how
+many rows count]; `apply` divides each group by that number, clips it, and lets the optimiser move
+the weights. R = rows.
 """
 
 from __future__ import annotations
@@ -11,42 +12,98 @@ import shutil
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, functionalize, grad
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from .algorithms import Algorithm
+from .algorithms import Algorithm, Losses
 from .batch import Prediction, Rows
 from .machine import CACHE, compiled_cache, wanted_compiler
 from .optimizers import Optimizer
-from .policy.actor_critic import ActorCritic
+from .policy.actor_critic import ActorCritic, Carried
 from .policy.flat import Flat
 
 Compiled = Callable[..., list[Tensor]]
 
 
+class LossTerm(Protocol):
+    """A loss with parameters of its own, which are a group: clipped and divided for themselves."""
+
+    name: str
+    """what its loss and the norm of its gradient are called after; empty for the algorithm's own"""
+
+    @property
+    def module(self) -> nn.Module:
+        """Its parameters."""
+
+    metrics: tuple[str, ...]
+    """names of what `loss` returns beside the loss"""
+    max_grad_norm: float
+    needs_next: bool
+    """whether it reads `rows.next_inputs`"""
+
+    def loss(self, rows: Rows, remaining: Any) -> Losses:
+        """Of each row; `remaining` falls from 1 to 0 over a run."""
+
+    def weight(self, rows: Rows) -> Tensor:
+        """[R] how much each row counts; gradients and metrics are divided by their sum."""
+
+
+class PolicyLoss:
+    """What an algorithm makes of an actor-critic's predictions."""
+
+    name, needs_next = "", False
+
+    def __init__(self, module: ActorCritic, algorithm: Algorithm, max_grad_norm: float) -> None:
+        self.module, self._algorithm, self.max_grad_norm = module, algorithm, max_grad_norm
+        self.metrics = algorithm.metrics
+
+    def loss(self, rows: Rows, remaining: Any, prediction: Prediction | None = None) -> Losses:
+        """What is predicted of the rows may be known already."""
+        if prediction is None:
+            prediction = self.module.predict(rows.inputs, rows.action, carried(rows))
+        return self._algorithm.loss(prediction, rows, remaining)
+
+    def weight(self, rows: Rows) -> Tensor:
+        return rows.weight
+
+
 class Objective(nn.Module):
-    """A module and what an algorithm makes of its predictions."""
+    """All that a step minimises: the algorithm's loss, and those of others, each on its group."""
 
-    def __init__(self, module: ActorCritic, algorithm: Algorithm) -> None:
+    def __init__(self, policy: PolicyLoss, *others: LossTerm) -> None:
         super().__init__()
-        self.module = module
-        self.algorithm = algorithm
+        self._policy = policy
+        self.terms: tuple[LossTerm, ...] = (policy, *others)
+        self.parts = nn.ModuleList(term.module for term in self.terms)
+        self.names: list[tuple[str, ...]] = []
+        """of each term: its loss, its metrics, and the norm of its gradient"""
+        for term in self.terms:
+            prefix = f"{term.name}_" if term.name else ""
+            self.names.append((f"{prefix}loss", *term.metrics, f"{prefix}grad_norm"))
 
-    def forward(self, remaining: Any, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss summed over rows that count; and [its terms summed…, number of such rows]."""
-        rows = Rows.of(tensors)
-        return self.judge(self.module.predict(rows.inputs, rows.action), rows, remaining)
+    def forward(
+        self, remaining: Any, rows: Rows, prediction: Prediction | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The losses summed over rows that count; and of each [loss, metrics…, count], summed."""
+        total, sums = self._summed(
+            self._policy, rows, *self._policy.loss(rows, remaining, prediction)
+        )
+        for term in self.terms[1:]:
+            more, sums_of_term = self._summed(term, rows, *term.loss(rows, remaining))
+            total, sums = total + more, torch.cat([sums, sums_of_term])
+        return total, sums
 
-    def judge(self, prediction: Prediction, rows: Rows, remaining: Any) -> tuple[Tensor, Tensor]:
-        loss, terms = self.algorithm.loss(prediction, rows, remaining)
+    def _summed(
+        self, term: LossTerm, rows: Rows, loss: Tensor, metrics: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        weight = term.weight(rows)
         with torch.no_grad():
-            reported = torch.stack([loss, *terms, torch.ones_like(loss)])
-            sums = reported @ rows.weight
-        return loss @ rows.weight, sums
+            sums = torch.stack([loss, *metrics, torch.ones_like(loss)]) @ weight
+        return loss @ weight, sums
 
 
 class Step:
@@ -61,16 +118,17 @@ class Step:
         objective: Objective,
         flat: Flat,
         optimizer: Optimizer,
-        max_grad_norm: float,
         compiled: bool,
         target: Tensor | None = None,
         share: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     ) -> None:
         self._objective, self._flat, self._optimizer = objective, flat, optimizer
         self._target = flat.weights if target is None else target
-        self._max_norm, self._compile = max_grad_norm, compiled
-        self.names = ("loss", *objective.algorithm.terms, "grad_norm")
+        self._compile = compiled
+        self.names = tuple(name for names in objective.names for name in names)
         """what `apply` returns"""
+        self._groups = [sum(p.numel() for p in t.module.parameters()) for t in objective.terms]
+        """sizes of the groups, one after the other"""
         self._size = len(flat.weights)
         self.buffer = flat.weights.new_zeros(self._size + len(self.names))
         self.moments = [share(torch.zeros_like(flat.weights)) for _ in range(optimizer.moments)]
@@ -78,10 +136,12 @@ class Step:
         self._gradient: Compiled | None = None
         self._both: Compiled | None = None
         self._move: Compiled | None = None
+        self._structure: Rows | None = None
+        """of the rows that it is compiled for"""
         gradients = flat.layout.views(self.buffer[: self._size])
         self._frozen: set[str] = set()
-        """parameters of a user's encoder that are not to be trained"""
-        for name, parameter in objective.module.named_parameters():
+        """parameters of a user's module that are not to be trained"""
+        for name, parameter in objective.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = gradients[name]
             else:
@@ -96,21 +156,19 @@ class Step:
         """
         if not self._compile:
             self.buffer[: self._size].zero_()
-            if prediction is None:
-                total, sums = self._objective(remaining, *rows.tensors())
-            else:
-                total, sums = self._objective.judge(prediction, rows, remaining)
+            total, sums = self._objective(remaining, rows, prediction)
             total.backward()  # adds into the buffer, of which every parameter's .grad is a view
             self.buffer[self._size :] = sums
             return self.buffer
         inputs = [self._flat.weights, _scalar(remaining), *rows.tensors()]
         if self._gradient is None:
+            self._structure = rows
             self._gradient = compiled(self._pure_gradient, inputs)
         self.buffer.copy_(self._gradient(*inputs)[0])
         return self.buffer
 
     def apply(self, lr: float) -> Tensor:
-        """Take one optimiser step; returns the mean of each term and the gradient's norm."""
+        """Take one optimiser step; returns the mean of each metric and each gradient's norm."""
         self.count += 1
         rate, floor = self._optimizer.numbers(lr, self.count)
         tensors = [self.buffer, self._target, *self.moments]
@@ -133,12 +191,13 @@ class Step:
         numbers = [*self._optimizer.numbers(lr, self.count), remaining]
         inputs = [*map(_scalar, numbers), self._flat.weights, *self.moments, *rows.tensors()]
         if self._both is None:
+            self._structure = rows
             self._both = compiled(functionalize(self._pure_whole), inputs)
         return self._both(*inputs)[0]
 
     def prepare(self, rows: Rows, whole: bool) -> None:
         """Compile for rows of this shape, for either way of taking a step; nothing is changed."""
-        numbers = [_scalar(1.0)] * 3
+        numbers, self._structure = [_scalar(1.0)] * 3, rows
         if whole:
             inputs = [*numbers, self._flat.weights, *self.moments, *rows.tensors()]
             self._both = compiled(functionalize(self._pure_whole), inputs)
@@ -148,21 +207,27 @@ class Step:
         inputs = [*numbers[:2], self.buffer, self._target, *self.moments]
         self._move = compiled(functionalize(self._pure_move), inputs)
 
-    def mean_of(self, term: str) -> float:
-        """A term's mean over the minibatch whose gradient is in the buffer."""
-        index = self._size + self.names.index(term)
-        return float(self.buffer[index] / self.buffer[-1].clamp(min=1.0))
+    def mean_of(self, metric: str) -> float:
+        """A metric's mean over the minibatch whose gradient is in the buffer."""
+        at = self._size
+        for names in self._objective.names:
+            if metric in names:
+                count = self.buffer[at + len(names) - 1].clamp(min=1.0)
+                return float(self.buffer[at + names.index(metric)] / count)
+            at += len(names)
+        raise KeyError(metric)
 
     def _pure_gradient(self, flat: Tensor, remaining: Any, *tensors: Tensor) -> list[Tensor]:
         """The buffer as a function of the weights and the rows."""
+        assert self._structure is not None
+        rows = self._structure.like(tensors)
 
         def objective(flat: Tensor) -> tuple[Tensor, Tensor]:
-            views = self._flat.layout.views(flat)
             named = {
-                f"module.{name}": view.detach() if name in self._frozen else view
-                for name, view in views.items()
+                name: view.detach() if name in self._frozen else view
+                for name, view in self._flat.layout.views(flat).items()
             }
-            return functional_call(self._objective, named, (remaining, *tensors))
+            return functional_call(self._objective, named, (remaining, rows))
 
         gradient, sums = grad(objective, has_aux=True)(flat)
         return [torch.cat([gradient, sums])]
@@ -178,12 +243,26 @@ class Step:
     def _pure_move(self, rate: Any, floor: Any, *tensors: Tensor) -> list[Tensor]:
         """Divide, clip, move: changes the weights and moments among `tensors` and nothing else."""
         buffer, weights, *moments = tensors
-        rows = buffer[-1:].clamp(min=1.0)
-        gradient = buffer[: self._size] / rows
-        norm = gradient.norm()
-        gradient = gradient * (self._max_norm / (norm + 1e-6)).clamp(max=1.0)
-        self._optimizer.step(weights, gradient, moments, rate, floor)
-        return [torch.cat([buffer[self._size : -1] / rows, norm.unsqueeze(0)])]
+        gradients, found, begin, at = [], [], 0, self._size
+        objective = self._objective
+        for term, size, names in zip(objective.terms, self._groups, objective.names, strict=True):
+            last = at + len(names) - 1
+            rows = buffer[last : last + 1].clamp(min=1.0)
+            gradient = buffer[begin : begin + size] / rows
+            norm = gradient.norm()
+            gradients.append(gradient * (term.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+            found += [buffer[at:last] / rows, norm.unsqueeze(0)]
+            begin, at = begin + size, last + 1
+        whole = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+        self._optimizer.step(weights, whole, moments, rate, floor)
+        return [torch.cat(found)]
+
+
+def carried(rows: Rows) -> Carried | None:
+    """What a memory needs of a minibatch, beside its inputs."""
+    if rows.carry is None or rows.first is None:
+        return None
+    return Carried(rows.first.reshape(-1, len(rows.carry)), rows.carry)
 
 
 def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Compiled:

@@ -139,7 +139,8 @@ def test_the_targets_of_an_old_rollout_are_vtraces_by_its_recursion(env_id, corr
             metrics = learner.update(rollout, 1.0)
         assert 0.1 < metrics["rho_mean"] < 0.98
         rollout = parts.sampler.collect()
-        rows, metrics = learner._judge(rollout)
+        batch = learner.prepare_batch(rollout)
+        rows, metrics = batch.rows, batch.metrics
         ratio, value = ratios_and_values(learner.module, rollout)
     found = np.minimum(ratio, 1.0)[rollout.valid].mean()
     assert metrics["rho_mean"] == pytest.approx(found, rel=1e-5)

@@ -12,7 +12,8 @@ import paceline
 from paceline.budget import Budget, Progress
 from paceline.build import build
 from paceline.errors import Diverged
-from paceline.ring import ring, watch
+from paceline.meter import Meter
+from paceline.ring import ring
 from paceline.rollout import Episode
 from paceline.sync import futex
 from paceline.sync.hogwild import RING, Hogwild
@@ -85,7 +86,8 @@ def run_of(place, rank, size, options):
         learner, sync = parts.learner, parts.sync
         counted = Budget.of(config), progress, config.log_every
         if rank == 0:
-            reports = list(watch(learner, sync, *counted))
+            meter = Meter(counted[1], learner, sync)
+            reports = list(sync.watcher.watch(learner, meter, *counted))
         else:
             reports = list(ring(parts.sampler, learner, sync, *counted))
             sync._segment.signs[WORDS * rank + DONE] = 1  # as when it leaves

@@ -295,7 +295,7 @@ def ddp_of(place, rank, size, updates):
         optimizer = torch.optim.Adam(plain.parameters(), lr=1e-2, eps=1e-5)
         for number in range(updates):
             rollout = rollout_of(learner, rank + size * number)
-            rows, _ = learner._judge(rollout)
+            rows = learner.prepare_batch(rollout).rows
             optimizer.zero_grad()
             loss_of(wrapped, rows).backward()
             whole = plain.flat(lambda parameter: parameter.grad)
@@ -340,7 +340,7 @@ def test_a_row_weighs_the_same_on_whatever_rank_it_is(together):
     parts = [rollout_of(one, rank, valid) for rank, valid in enumerate(VALID)]
     means = []
     for part in (*parts, whole := beside(parts)):
-        rows, _ = one._judge(part)
+        rows = one.prepare_batch(part).rows
         plain.zero_grad()
         loss_of(plain, rows).backward()
         means.append(plain.flat(lambda parameter: parameter.grad))
@@ -356,7 +356,7 @@ def test_a_row_weighs_the_same_on_whatever_rank_it_is(together):
 def advantage_of(place, rank, size):
     with met(place, rank, size) as sync:
         learner = learner_of(sync, PPO(normalize_advantage="rollout"))
-        rows, _ = learner._judge(rollout_of(learner, rank, VALID[rank]))
+        rows = learner.prepare_batch(rollout_of(learner, rank, VALID[rank])).rows
         return rows.advantage[rows.weight > 0].numpy().copy()
 
 
@@ -370,7 +370,7 @@ def test_advantages_are_normalised_over_the_rows_of_all_ranks(together):
         assert abs(own.mean()) > 0.05 and abs(own.std() - 1) > 0.01, "else this proves nothing"
     one = learner_of(Local(), PPO(normalize_advantage="rollout"), columns=4)
     parts = [rollout_of(one, rank, valid) for rank, valid in enumerate(VALID)]
-    rows, _ = one._judge(beside(parts))
+    rows = one.prepare_batch(beside(parts)).rows
     table = rows.advantage.reshape(200, 4)
     for rank, (own, valid) in enumerate(zip(found, VALID, strict=True)):
         expected = table[: valid // 2, 2 * rank : 2 * rank + 2].ravel().numpy()

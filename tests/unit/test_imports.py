@@ -22,7 +22,7 @@ LAYERS = [
     {"returns", "batch", "spaces", "checkpoint", "arrays", "shards"},
     {"adapters", "stack", "space_text"},
     {"algorithms", "policy", "envs", "optimizers", "metrics"},
-    {"samplers", "sync", "step", "sight", "config", "agent", "console"},
+    {"samplers", "sync", "step", "sight", "bonus", "config", "agent", "console"},
     {
         "learner",
         "choices",
@@ -34,6 +34,7 @@ LAYERS = [
         "lack_of_memory",
     },
     {"configure"},
+    {"meter"},
     {"build", "ring"},
     {"rundir", "outcome"},
     {"held"},

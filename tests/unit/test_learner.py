@@ -94,7 +94,7 @@ def test_only_a_truncated_end_bootstraps_from_its_final_observation(
     for t in range(4, -1, -1):
         expected = float(rollout.reward[t, 0]) + (expected if t == 4 else GAMMA * expected)
         returns[t] = expected
-    rows, _ = learner._judge(rollout)
+    rows = learner.prepare_batch(rollout).rows
     found = rows.returns.reshape(12, 2)[:, 0].tolist()
     assert {t: found[t] for t in returns} == pytest.approx(returns, rel=1e-5)
     gain = rows.advantage.reshape(12, 2)[:, 0].tolist()
@@ -105,7 +105,7 @@ def test_only_a_truncated_end_bootstraps_from_its_final_observation(
 def test_the_last_row_bootstraps_from_the_observation_after_it():
     learner = make_learner(A2C())
     rollout = random_rollout(learner, steps=1)
-    rows, _ = learner._judge(rollout)
+    rows = learner.prepare_batch(rollout).rows
     for column in range(2):
         after = value_of(learner, rollout.obs[1, column])
         expected = float(rollout.reward[0, column]) + GAMMA * after
@@ -117,7 +117,7 @@ def test_rollout_advantages_are_standardised_over_valid_rows_alone():
     rollout = random_rollout(learner)
     rollout.valid[3:6, 1] = False
     rollout.truncated[2, 1] = True
-    rows, _ = learner._judge(rollout)
+    rows = learner.prepare_batch(rollout).rows
     kept = rows.advantage[rows.weight > 0].double()
     assert float(kept.mean()) == pytest.approx(0, abs=1e-6)
     assert float(kept.std(correction=0)) == pytest.approx(1, rel=1e-5)

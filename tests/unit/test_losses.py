@@ -43,7 +43,7 @@ def case(log_ratio, advantage, *, value=0.0, returns=0.0, old_value=0.0, entropy
 
 def terms(algorithm, prediction, rows, remaining=1.0):
     loss, values = algorithm.loss(prediction, rows, remaining)
-    return loss, dict(zip(algorithm.terms, values, strict=True))
+    return loss, dict(zip(algorithm.metrics, values, strict=True))
 
 
 def close(tensor, expected):

@@ -279,9 +279,10 @@ def test_pictures_stay_bytes_in_the_rollout_and_on_their_way_to_the_learner(enco
             rollout, learner = parts.sampler.collect(), parts.learner
             stored = parts.world.obs_spec.split(rollout.obs)["image0"]
             assert stored.dtype == np.uint8
-            given = learner.module.inputs(learner.sight.parts(rollout))
+            seen = learner.see(rollout)
+            given = learner.module.inputs(seen.parts)
             names = list(parts.world.obs_spec.parts)
-            looked = dict(zip(names, learner.sight.look(given), strict=True))
+            looked = dict(zip(names, seen.look(given), strict=True))
             assert looked["image0"].dtype == torch.uint8
             learner.update(rollout, 1.0)
 
@@ -376,10 +377,10 @@ def test_ratios_start_near_one_in_bf16_and_weights_stay_float32(allowed, space, 
         learner = parts.learner
         for _ in range(3):
             rollout = parts.sampler.collect()
-            rows, _ = learner._judge(rollout)
+            batch = learner.prepare_batch(rollout)
             found = []
-            for minibatch in learner._shuffled(rows, rollout, 0).split(16):
-                looked = learner.sight.look(minibatch.inputs)
+            for minibatch in learner._shuffled(batch.rows, rollout, 0).split(16):
+                looked = batch.looked_at(minibatch).inputs
                 with torch.no_grad():
                     logp = learner.module.predict(looked, minibatch.action).logp
                 assert logp.dtype == torch.float32

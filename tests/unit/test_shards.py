@@ -9,6 +9,7 @@ from paceline.shards import joined, own, taken
 
 COLUMNS = 4
 """Of one rank."""
+PER_COLUMN = {"return.running"}
 
 
 def learner_of(rank, running=True):
@@ -31,7 +32,9 @@ def sampler_of(rank, blocks):
 
 
 def whole_of(ranks, blocks, running=True):
-    return joined([own(learner_of(r, running), sampler_of(r, blocks), r) for r in range(ranks)])
+    return joined(
+        [own(learner_of(r, running), sampler_of(r, blocks), r, PER_COLUMN) for r in range(ranks)]
+    )
 
 
 def assert_equal(one, other):
@@ -46,7 +49,7 @@ def assert_equal(one, other):
 def test_every_rank_gets_back_what_it_put_in(ranks, blocks, running):
     whole = whole_of(ranks, blocks, running)
     for rank in range(ranks):
-        learner, sampler = taken(whole, rank, ranks)
+        learner, sampler = taken(whole, rank, ranks, PER_COLUMN)
         assert_equal(learner, learner_of(rank, running))
         assert_equal(sampler, sampler_of(rank, blocks))
 
@@ -54,7 +57,7 @@ def test_every_rank_gets_back_what_it_put_in(ranks, blocks, running):
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_joining_what_was_taken_gives_the_same_checkpoint(blocks):
     whole = whole_of(3, blocks)
-    again = joined([own(*taken(whole, rank, 3), rank) for rank in range(3)])
+    again = joined([own(*taken(whole, rank, 3, PER_COLUMN), rank, PER_COLUMN) for rank in range(3)])
     assert_equal(again, whole)
 
 
@@ -79,23 +82,23 @@ def test_a_checkpoint_is_that_of_one_process_with_all_blocks_and_columns():
             number, _, rest = name.partition(".")
             blocks[f"{2 * rank + int(number)}.{rest}"] = array
     learner = learner_of(0) | {"return.running": np.arange(3.0 * COLUMNS)}
-    assert_equal(whole_of(3, 2), joined([own(learner, blocks, 0)]))
+    assert_equal(whole_of(3, 2), joined([own(learner, blocks, 0, PER_COLUMN)]))
 
 
 def test_only_rank_0_contributes_what_all_have_in_common():
     """Weights travel once, however many ranks there are."""
-    assert sorted(own(learner_of(1), sampler_of(1, 1), 1)) == [
+    assert sorted(own(learner_of(1), sampler_of(1, 1), 1, PER_COLUMN)) == [
         "learner.return.running",
         "sampler.0.episodes.total",
         "sampler.0.obs",
         "sampler.0.row",
     ]
-    assert "learner.storage" in own(learner_of(0), {}, 0)
+    assert "learner.storage" in own(learner_of(0), {}, 0, PER_COLUMN)
 
 
 def test_a_process_that_only_watches_has_no_blocks():
-    whole = joined([own(learner_of(0, running=False), {}, 0)])
-    learner, sampler = taken(whole, 0, 1)
+    whole = joined([own(learner_of(0, running=False), {}, 0, PER_COLUMN)])
+    learner, sampler = taken(whole, 0, 1, PER_COLUMN)
     assert_equal(learner, learner_of(0, running=False))
     assert sampler == {}
 
@@ -103,4 +106,4 @@ def test_a_process_that_only_watches_has_no_blocks():
 def test_a_checkpoint_of_other_columns_is_refused():
     """Three ranks can't share what two have left."""
     with pytest.raises(ValueError, match="equal division"):
-        taken(whole_of(ranks=2, blocks=1), 0, 3)
+        taken(whole_of(ranks=2, blocks=1), 0, 3, PER_COLUMN)

@@ -313,8 +313,8 @@ def test_a_learner_sees_what_the_policy_saw_when_it_acted(name):
             seen.clear()
             rollout = parts.sampler.collect()
             ends += rollout.done.sum()
-            given = learner.module.inputs(learner.sight.parts(rollout))
-            looked = learner.sight.look(given)
+            shown = learner.see(rollout)
+            looked = shown.look(learner.module.inputs(shown.parts))
             acted = stored.seen.split(np.concatenate(seen[:STEPS]))
             for part, (which, ours) in zip(looked, acted.items(), strict=True):
                 theirs = part[: STEPS * COLUMNS].numpy()
@@ -336,10 +336,10 @@ def test_the_ratio_of_every_first_minibatch_is_one(name):
         learner = parts.learner
         for _ in range(3):
             rollout = parts.sampler.collect()
-            rows, _ = learner._judge(rollout)
+            batch = learner.prepare_batch(rollout)
             found = []
-            for minibatch in learner._shuffled(rows, rollout, 0).split(12):
-                looked = learner.sight.look(minibatch.inputs)
+            for minibatch in learner._shuffled(batch.rows, rollout, 0).split(12):
+                looked = batch.looked_at(minibatch).inputs
                 right = ratios(learner, _given(minibatch, looked))
                 found.append(right)
                 turned = tuple(part.roll(1, 0) for part in looked)
@@ -368,10 +368,11 @@ def test_a_rollout_holds_each_observation_once(name):
         assert rollout.obs.nbytes == (STEPS + 1) * COLUMNS * one
         assert rollout.before.nbytes == (size - 1) * COLUMNS * one
         parts.learner.update(rollout, 1.0)
-        kept = [frames.nbytes for frames in parts.learner.sight.pictures.values()]
+        kept_frames = parts.learner.see(rollout).pictures.values()
+        kept = [frames.nbytes for frames in kept_frames]
         pictures = layout != "vector"
         assert kept == [(size - 1 + STEPS + 1) * COLUMNS * one] * pictures
-        assert all(frames.dtype == torch.uint8 for frames in parts.learner.sight.pictures.values())
+        assert all(frames.dtype == torch.uint8 for frames in kept_frames)
         state = parts.sampler.state()
         assert sum(np.asarray(array).nbytes for array in state.values()) < size * COLUMNS * one + (
             STEPS * COLUMNS * 8 + 8 * COLUMNS * 8

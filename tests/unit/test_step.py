@@ -17,7 +17,7 @@ from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
 from paceline.spaces import ActionSpec, observation_spec
-from paceline.step import CACHE, Objective, Step, compiler_missing
+from paceline.step import CACHE, Objective, PolicyLoss, Step, compiler_missing
 
 OBS = observation_spec(spaces.Box(-1, 1, (3,)))
 ACTIONS = {
@@ -41,8 +41,9 @@ class Descend:
 def make_step(algorithm, kind="discrete", max_norm=1e9, optimizer=None):
     module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,), activation="relu"))
     module.initialize(0)
-    flat = Flat(module, torch.device("cpu"))
-    return Step(Objective(module, algorithm), flat, optimizer or Descend(), max_norm, False), module
+    objective = Objective(PolicyLoss(module, algorithm, max_norm))
+    flat = Flat(module, torch.device("cpu"), objective)
+    return Step(objective, flat, optimizer or Descend(), False), module
 
 
 def some_rows(module, kind, count, seed=0):
@@ -182,8 +183,9 @@ def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
     for whole in (False, True):
         module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,)))
         module.initialize(0)
-        flat = Flat(module, torch.device("cpu"))
-        step = Step(Objective(module, PPO()), flat, RMSprop(eps=1e-5), 0.5, compiling)
+        objective = Objective(PolicyLoss(module, PPO(), 0.5))
+        flat = Flat(module, torch.device("cpu"), objective)
+        step = Step(objective, flat, RMSprop(eps=1e-5), compiling)
         terms = []
         for seed in range(3):
             rows = some_rows(module, kind, 16, seed)

@@ -6,6 +6,7 @@ It knows nothing of samplers and processes, and imports no torch: tensors bring 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..batch import Prediction, Rows, Signals, Targets
@@ -16,26 +17,28 @@ if TYPE_CHECKING:
 
 
 Losses = tuple["Tensor", list["Tensor"]]
-"""The loss [R] of each row, and its terms [R]."""
+"""The loss [R] of each row, and its metrics [R]."""
 
 
 class Algorithm(Protocol):
     @property
-    def terms(self) -> tuple[str, ...]:
+    def metrics(self) -> tuple[str, ...]:
         """Names of what `loss` returns beside the loss itself."""
 
     @property
     def normalize_advantage(self) -> Literal["rollout", "minibatch", "none"]: ...
 
     @property
-    def target_kl(self) -> float | None: ...
+    def stop_above(self) -> Mapping[str, float]:
+        """Ends a rollout's epochs before a step on whose minibatch a metric's mean is above."""
 
     @property
-    def off_policy(self) -> bool:
-        """Whether rollouts of older weights are corrected for: `targets` then gets log-ratios."""
+    def needs_log_ratio(self) -> bool:
+        """Whether `targets` needs log π − log μ of every action; with it, rollouts of older
+        weights can be used."""
 
     def targets(self, signals: Signals, value: Array) -> Targets:
-        """Advantages and returns, from `value[T+1, B, S]` of every observation."""
+        """Advantages and returns, from `value[T+1, B, H]` of every observation."""
 
     def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
         """Of each row; `remaining` falls from 1 to 0 over a run."""

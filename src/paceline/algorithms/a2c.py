@@ -24,7 +24,7 @@ class A2C(PolicyGradient):
     """over which rows advantages get mean 0 and deviation 1"""
 
     @property
-    def off_policy(self) -> bool:
+    def needs_log_ratio(self) -> bool:
         return False
 
     def targets(self, signals: Signals, value: Array) -> Targets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..batch import Prediction, Rows, Signals, Targets
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 def gae_targets(signals: Signals, value: Array, lam: float) -> Targets:
     """returns = advantage + the value it was measured against, so TD(λ)."""
-    advantage = gae(signals.reward, signals.discount, signals.trace, value, lam)
-    return Targets(advantage.sum(-1), advantage + value[:-1])
+    each = signals.reward, signals.discount, signals.trace
+    advantage = gae(*each, value, signals.lam(lam))
+    return Targets(signals.weighted(advantage), advantage + value[:-1])
 
 
 def value_error(value: Tensor, rows: Rows, clip: float | None = None) -> Tensor:
-    """½·(V − return)², summed over streams; with `clip` the worse of it and its clipped form."""
+    """½·(V − return)², summed over heads; with `clip` the worse of it and its clipped form."""
     error = (value - rows.returns).square()
     if clip is not None:
         clipped = rows.value + (value - rows.value).clamp(-clip, clip)
@@ -48,12 +50,12 @@ class PolicyGradient:
     normalize_advantage: Literal["rollout", "minibatch", "none"]
 
     @property
-    def terms(self) -> tuple[str, ...]:
+    def metrics(self) -> tuple[str, ...]:
         return ("policy_loss", "value_loss", "entropy")
 
     @property
-    def target_kl(self) -> None:
-        return None
+    def stop_above(self) -> Mapping[str, float]:
+        return {}
 
     def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
         """−log π(a|s)·Â, and the value's error (Mnih 2016, §4; Espeholt 2018, §4.2)."""

@@ -31,7 +31,7 @@ class IMPALA(PolicyGradient):
     """over which rows advantages get mean 0 and deviation 1"""
 
     @property
-    def off_policy(self) -> bool:
+    def needs_log_ratio(self) -> bool:
         return True
 
     def targets(self, signals: Signals, value: Array) -> Targets:
@@ -45,6 +45,7 @@ class IMPALA(PolicyGradient):
             log_ratio,
             self.rho_bar,
             self.c_bar,
-            self.vtrace_lambda,
+            signals.lam(self.vtrace_lambda),
+            signals.idle,
         )
-        return Targets(advantage.sum(-1), returns)
+        return Targets(signals.weighted(advantage), returns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,11 +38,15 @@ class PPO:
     """end a rollout's epochs once the policy has moved 1.5 times this far"""
 
     @property
-    def terms(self) -> tuple[str, ...]:
+    def metrics(self) -> tuple[str, ...]:
         return ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac")
 
     @property
-    def off_policy(self) -> bool:
+    def stop_above(self) -> Mapping[str, float]:
+        return {} if self.target_kl is None else {"approx_kl": 1.5 * self.target_kl}
+
+    @property
+    def needs_log_ratio(self) -> bool:
         return False
 
     def targets(self, signals: Signals, value: Array) -> Targets:

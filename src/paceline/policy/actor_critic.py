@@ -12,15 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..batch import Prediction
+from ..batch import Inputs, Prediction
 from .encoders import OneHotLinear, Trunk, initialize, make_trunk
 from .likelihood import Likelihood
 from .memory import make_memory
 from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
 from .own import initialize_own
-
-Inputs = tuple[Tensor, ...]
-"""What the trunks read, in the order of `ObservationSpec.parts`; with a mask last, if any."""
 
 
 class Carried(NamedTuple):

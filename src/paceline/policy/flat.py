@@ -1,4 +1,4 @@
-"""All of a policy's numbers in one tensor: [normalizer | acting weights | value weights].
+"""All that is learnt in one tensor: [normalizer | acting weights | value weights | other losses'].
 
 One buffer then serves clipping, the optimiser, publishing and the checkpoint. Dense weights lie as
 [in, out], which the numpy actor reads in place; convolutions lie channels-last.
@@ -38,10 +38,16 @@ class Layout:
 
 
 class Flat:
-    """Moves an actor-critic's numbers into one tensor; the module's own become views of it."""
+    """Moves an actor-critic's numbers into one tensor; the module's own become views of it.
 
-    def __init__(self, module: ActorCritic, device: torch.device) -> None:
-        self.layout = Layout(module)
+    `whole` is what holds the actor-critic, in front of modules that other losses train.
+    """
+
+    def __init__(
+        self, module: ActorCritic, device: torch.device, whole: nn.Module | None = None
+    ) -> None:
+        whole = whole or module
+        self.layout = Layout(whole)
         acts = module if module.spec.acts_with_value else module.policy
         acting = sum(parameter.numel() for parameter in acts.parameters())
         normalizer = module.spec.normalizer_size
@@ -50,8 +56,8 @@ class Flat:
         self.weights = self.storage[normalizer:]
         """the trainable part"""
         for name, view in self.layout.views(self.weights).items():
-            view.copy_(module.get_parameter(name).detach())
-        self.layout.bind(module, self.weights)
+            view.copy_(whole.get_parameter(name).detach())
+        self.layout.bind(whole, self.weights)
         if normalizer:
             mean, scale = self.storage[:normalizer].chunk(2)
             module.obs_mean = mean.copy_(module.obs_mean)

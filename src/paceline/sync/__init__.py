@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..heartbeat import Heartbeat
@@ -10,6 +11,26 @@ from ..rollout import Array, Episode
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..budget import Budget, Progress
+    from ..learner import Learner
+    from ..meter import Meter
+    from ..metrics import Report
+
+
+class Watcher(Protocol):
+    """Reports what other processes do, beside them."""
+
+    def watch(
+        self,
+        learner: Learner,
+        meter: Meter,
+        budget: Budget,
+        progress: Progress,
+        log_every: int,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Report]:
+        """What the ring yields, while others collect and learn until the budget is spent."""
+
 
 class Sync(Protocol):
     rank: int
@@ -17,6 +38,10 @@ class Sync(Protocol):
     """ranks that make every update together"""
     heartbeat: Heartbeat
     """this rank's signs of life, for the others to see"""
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """What this process does instead of learning, if it only watches others."""
 
     @property
     def world_size(self) -> int:

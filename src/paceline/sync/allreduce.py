@@ -25,6 +25,8 @@ BEAT = 1.0
 class Allreduce:
     """`backend` is `auto`, or what is to be used between all ranks: `shm`, `gloo` or `nccl`."""
 
+    watcher = None
+
     def __init__(
         self,
         meeting: Meeting,

@@ -6,9 +6,10 @@ takes gradients on a copy of its own and applies them in place, without a lock (
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,9 +24,17 @@ from .groups import Shared
 from .meeting import Meeting
 from .segment import DONE, LOOKS, WORDS, Segment
 
+if TYPE_CHECKING:
+    from ..budget import Budget, Progress
+    from ..learner import Learner
+    from ..meter import Meter
+    from ..metrics import Report
+
 ARENA = 2**30
 """Bytes for all that is shared; memory is taken only for what is used."""
 ALIGNMENT = 64
+PAUSE = 0.05
+"""Seconds between two looks at the learners."""
 RING = 256
 """Episodes of each learner that are remembered until everybody has read them."""
 
@@ -77,7 +86,7 @@ class Hogwild:
         return self._segment.arena[begin : self._taken].view(dtype).reshape(shape)
 
     def sum(self, buffer: Tensor) -> None:
-        """What a learner has found is its own affair."""
+        """No-op: gradients stay local."""
 
     def gather(self, item: Any) -> list[Any]:
         """While everybody is still starting; afterwards nobody would come."""
@@ -118,7 +127,7 @@ class Hogwild:
         self._peaks[self.rank] = max(value, self._peaks[self.rank, 0])
         return float(self._peaks.max())
 
-    def pause(self, seconds: float) -> bool:
+    def _pause(self, seconds: float) -> bool:
         """Let the learners learn for a moment; False once they have all left."""
         self._segment.signs[WORDS * self.rank + LOOKS] += 1  # a sign of life
         at_work = [n for n in range(1, self._ranks) if not self._segment.signs[WORDS * n + DONE]]
@@ -126,6 +135,34 @@ class Hogwild:
         if at_work:
             time.sleep(seconds)
         return bool(at_work)
+
+    @property
+    def watcher(self) -> Hogwild | None:
+        return self if self.rank == 0 else None
+
+    def watch(
+        self,
+        learner: Learner,
+        meter: Meter,
+        budget: Budget,
+        progress: Progress,
+        log_every: int,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Report]:
+        """What the ring yields, while others collect and learn until the budget is spent."""
+        at_work, stopped = True, False
+        while at_work:
+            left = math.inf if budget.seconds is None else budget.seconds - progress.time
+            # Shorter towards the end, to see it in time.
+            at_work = self._pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)
+            over = budget.fraction(progress) >= 1.0
+            stopped |= meter.listened(over or stopped or stopping()) and not over
+            learner.follow(progress.iter)
+            spent = budget.fraction(progress)
+            due = meter.iters >= log_every and not stopped and spent < 1.0
+            if due or (not at_work and (meter.iters or stopped)):  # nobody is left behind
+                learner.refresh()
+                yield meter.report(spent, stopped)
 
     def close(self) -> None:
         self._segment.signs[WORDS * self.rank + DONE] = 1

@@ -16,6 +16,7 @@ class Local:
     size = 1
     world_size = 1
     path = ""
+    watcher = None
 
     def __init__(self) -> None:
         self.heartbeat: Heartbeat = Heartbeat()

@@ -163,7 +163,7 @@ def _steps(text: str, most: int = 10**8) -> int:
 def shape_of(config: Config, threads: int = 1) -> Shape:
     """How a training is laid out as it is."""
     hogwild = config.sync == "hogwild"
-    stream = config.algorithm.off_policy and config.sampler != "workers"
+    stream = config.algorithm.needs_log_ratio and config.sampler != "workers"
     return Shape(
         envs=config.columns,
         steps=config.rollout_steps,
