@@ -18,7 +18,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -134,6 +136,18 @@ class Tree:
         return folder
 
 
+@contextmanager
+def both_trees(base: str, scratch: Path) -> Iterator[list[Tree]]:
+    """The commit `base`, and the working tree."""
+    old = scratch / "old"
+    worktree = ["git", "worktree"]
+    subprocess.run([*worktree, "add", "--quiet", "--detach", str(old), base], cwd=ROOT, check=True)
+    try:
+        yield [Tree(old, scratch / "before"), Tree(ROOT, scratch / "after")]
+    finally:
+        subprocess.run([*worktree, "remove", "--force", str(old)], cwd=ROOT, check=True)
+
+
 def metrics(run: Path) -> list[dict[str, object]]:
     """What depends on what was learnt, and not on the clock."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
@@ -179,28 +193,21 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases that have this in their name")
     given = parser.parse_args()
     wrong = 0
-    with tempfile.TemporaryDirectory(prefix="same-runs-") as scratch:
-        old = Path(scratch, "old")
-        subprocess.run(
-            ["git", "worktree", "add", "--quiet", "--detach", str(old), given.base],
-            cwd=ROOT,
-            check=True,
-        )
-        try:
-            trees = [Tree(old, Path(scratch, "before")), Tree(ROOT, Path(scratch, "after"))]
-            with ThreadPoolExecutor(2) as both:
-                for name, flags in CASES.items():
-                    if given.only not in name:
-                        continue
-                    runs = both.map(lambda tree, n=name, f=flags: tree.train(n, COMMON + f), trees)
-                    found = difference(*runs)
-                    wrong += bool(found)
-                    print(f"  {name}: {found or 'the same'}", flush=True)
-            for name, flags in LOOSE.items():
-                if given.only in name:
-                    wrong += bool(loosely(trees, name, flags))
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(old)], cwd=ROOT, check=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="same-runs-") as scratch,
+        both_trees(given.base, Path(scratch)) as trees,
+        ThreadPoolExecutor(2) as both,
+    ):
+        for name, flags in CASES.items():
+            if given.only not in name:
+                continue
+            runs = both.map(lambda tree, n=name, f=flags: tree.train(n, COMMON + f), trees)
+            found = difference(*runs)
+            wrong += bool(found)
+            print(f"  {name}: {found or 'the same'}", flush=True)
+        for name, flags in LOOSE.items():
+            if given.only in name:
+                wrong += bool(loosely(trees, name, flags))
     print(f"{wrong} differ" if wrong else "nothing differs")
     return int(wrong > 0)
 
