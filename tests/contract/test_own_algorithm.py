@@ -1,0 +1,116 @@
+"""An algorithm of one's own, `--algo module:Class`: its options are flags, its metrics are written.
+Nothing in the package knows of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import pytest
+import yaml
+from annotated_types import Ge
+
+import paceline
+from paceline.batch import Targets
+from paceline.returns import gae
+
+HERE = Path(__file__).parent
+NAME = "test_own_algorithm:Reinforce"
+pytestmark = pytest.mark.timeout(180)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reinforce:
+    """REINFORCE with a baseline (Williams 1992): whole returns, minus what was expected."""
+
+    baseline_coef: Annotated[float, Ge(0)] = 0.5
+    """weight of the baseline's error"""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"epochs": 1, "minibatches": 1, "rollout_steps": 32}
+    name: ClassVar[str] = "reinforce"
+    metrics: ClassVar[tuple[str, ...]] = ("policy_loss", "baseline_error")
+    normalize_advantage: ClassVar[str] = "rollout"
+    needs_log_ratio: ClassVar[bool] = False
+    stop_above: ClassVar[Mapping[str, float]] = {}
+
+    @staticmethod
+    def refuse(config):
+        if config.epochs != 1:
+            raise paceline.BadInput(f"reinforce makes one pass, and epochs is {config.epochs}")
+
+    def targets(self, signals, value):
+        advantage = gae(signals.reward, signals.discount, signals.trace, value, signals.lam(1.0))
+        return Targets(signals.weighted(advantage), advantage + value[:-1])
+
+    def loss(self, prediction, rows, remaining):
+        policy = -prediction.logp * rows.advantage
+        error = (prediction.value - rows.returns).square().sum(-1)
+        return policy + self.baseline_coef * error, [policy, error]
+
+
+def paceline_train(folder, *flags):
+    command = [sys.executable, "-m", "paceline", "train", "--algo", NAME, "--output-dir", folder]
+    return subprocess.run(
+        [*map(str, command), "--track", "none", "--preset", "none", *flags],
+        env=os.environ | {"PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def test_it_learns_from_the_command_line_with_an_option_and_a_metric_of_its_own(tmp_path):
+    flags = "--env-id toy:identity --lr 3e-3 --total-steps 60k --reinforce.baseline-coef 0.3"
+    done = paceline_train(tmp_path / "run", *flags.split())
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["algo"] == NAME and config["reinforce"] == {"baseline_coef": 0.3}
+    assert config["rollout_steps"] == 32
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert last["baseline_error"] < first["baseline_error"]
+    assert last["entropy"] is None
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean"] > 9
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--epochs", "2"], "reinforce makes one pass"),
+        (["--reinforce.baseline-coef", "-1"], "reinforce.baseline_coef"),
+        (["--reinforce.baseline", "1"], "did you mean --reinforce.baseline-coef"),
+    ],
+)
+def test_its_refusals_are_sentences(tmp_path, flags, words):
+    done = paceline_train(tmp_path / "run", *flags)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_its_options_are_in_the_help(tmp_path):
+    done = paceline_train(tmp_path / "run", "--help")
+    assert "--reinforce.baseline-coef" in done.stdout
+    assert "weight of the baseline's error [0.5]" in done.stdout
+
+
+def test_an_object_from_python_is_taken_as_it_is(tmp_path):
+    config = paceline.Config(
+        algo=Reinforce(baseline_coef=0.1),
+        env_id="toy:identity",
+        preset="none",
+        total_iters=2,
+        output_dir=str(tmp_path / "run"),
+        track="none",
+    )
+    assert config.algorithm.baseline_coef == 0.1
+    assert [report.iter for report in paceline.train(config)] == [1, 2]
+    resumed = list(paceline.resume(tmp_path / "run", total_iters=3))
+    assert resumed[-1].iter == 3

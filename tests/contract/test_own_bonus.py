@@ -1,0 +1,210 @@
+"""A bonus of one's own, `--bonus module:Class`: counts of states, with a return that goes on over
+the ends of episodes. Nothing in the package knows of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import paceline
+from paceline.batch import ValueHead
+from paceline.build import build
+
+COUNTS = "test_own_bonus:Counts"
+OPTIONS = {
+    "env_id": "toy:chain",
+    "env": {"kwargs": {"length": 40}},
+    "preset": "none",
+    "num_envs": 8,
+    "rollout_steps": 128,
+    "hidden": (32,),
+    "lr": 2e-3,
+    "track": "none",
+    "device": "cpu",
+    "threads": 1,
+    "compile": "off",
+}
+pytestmark = pytest.mark.timeout(180)
+
+
+class Counts:
+    """1/√n of the state that a step leads to, n its visits; 0 for the first rollout."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        weight: float = 1.0
+        """of the bonus' advantage"""
+        gamma: float = 0.9
+        """its discount"""
+
+    term = None
+    per_column = ()
+
+    def __init__(self, context, options):
+        self.head = ValueHead(options.gamma, weight=options.weight, episodic=False)
+        self.metrics = {"counts_mean": "mean", "counts_seen": "max"}
+        self._visits = np.zeros(context.network.obs.size)
+        self._moments = context.moments
+
+    def reward(self, rollout, seen):
+        primed, after = self._visits.any(), rollout.obs[1:]
+        counted = np.eye(len(self._visits))[after[rollout.valid]]
+        mean, _, rows = self._moments(counted)
+        self._visits = self._visits + mean * rows
+        bonus = primed / np.sqrt(np.maximum(self._visits, 1))[after]
+        metrics = {"counts_mean": float(bonus[rollout.valid].mean())}
+        return bonus, metrics | {"counts_seen": float((self._visits > 0).sum())}
+
+    def state(self):
+        return {"visits": self._visits.copy()}
+
+    def restore(self, state):
+        self._visits = state["visits"].copy()
+
+
+class Predictor(Counts):
+    """Also learns something: to tell a state from the one before it."""
+
+    per_column = ("rollouts",)
+
+    def __init__(self, context, options):
+        super().__init__(context, options)
+        self.term = Next(context.network.obs.size)
+        self._rollouts = np.zeros(context.columns)
+
+    def reward(self, rollout, seen):
+        self._rollouts = self._rollouts + 1
+        return super().reward(rollout, seen)
+
+    def state(self):
+        return super().state() | {"rollouts": self._rollouts.copy()}
+
+    def restore(self, state):
+        super().restore(state)
+        self._rollouts = state["rollouts"].copy()
+
+
+class Next:
+    name, metrics, max_grad_norm, needs_next = "next", ("next_right",), 1.0, True
+
+    def __init__(self, size):
+        self.module = nn.Linear(size, size)
+        self._size = size
+
+    def loss(self, rows, remaining):
+        now = nn.functional.one_hot(rows.inputs[0], self._size).to(torch.float32)
+        found, wanted = self.module(now), rows.next_inputs[0]
+        right = (found.argmax(-1) == wanted).to(torch.float32)
+        return nn.functional.cross_entropy(found, wanted, reduction="none"), [right]
+
+    def weight(self, rows):
+        return rows.weight
+
+
+def config_of(**options):
+    return paceline.Config(**OPTIONS | options)
+
+
+def score(run):
+    return json.loads(Path(run, "eval.json").read_text())["mean"]
+
+
+def lines(run):
+    return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+
+
+def last_checkpoint(run):
+    newest = sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1]
+    return {
+        name: (newest / name).read_bytes() for name in ("weights.safetensors", "state.safetensors")
+    }
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_counts_solve_a_chain_that_plain_ppo_does_not(tmp_path, seed):
+    for name, bonus in (("plain", None), ("counts", COUNTS)):
+        config = config_of(
+            bonus=bonus, seed=seed, total_steps=100_000, output_dir=str(tmp_path / name)
+        )
+        list(paceline.train(config))
+    assert score(tmp_path / "plain") == 0
+    assert score(tmp_path / "counts") == 1
+    first, *_, last = lines(tmp_path / "counts")
+    assert first["counts_mean"] == 0 < lines(tmp_path / "counts")[1]["counts_mean"]
+    assert last["counts_seen"] == 41
+    assert "counts_mean" not in lines(tmp_path / "plain")[-1]
+
+
+def test_its_return_goes_on_over_the_ends_of_episodes():
+    """Â[t] of a rollout with ends, against the sum written out; the environment's own stops."""
+    options = {"env": {"kwargs": {"length": 3}}, "rollout_steps": 40, "num_envs": 3}
+    with build(config_of(bonus=COUNTS, **options)) as parts:
+        for _ in range(2):
+            rollout = parts.sampler.collect()
+            parts.learner.update(rollout, 1.0)
+            parts.sampler.publish(parts.learner.weights, parts.learner.version)
+        assert (~rollout.valid).any()
+        learner, rng = parts.learner, np.random.default_rng(0)
+        bonus = rng.random(rollout.reward.shape)
+        value = rng.normal(size=(41, 3, 2)).astype(np.float32)
+        signals = learner._signals(rollout, np.zeros((), np.float32), bonus)
+        lam = 0.8
+        algorithm = paceline_ppo(lam)
+        returns = algorithm.targets(signals, value).returns - value[:-1]
+        assert len(learner._heads) == 2
+    for i in range(3):
+        rows = np.flatnonzero(rollout.valid[:, i])
+        after = 0.0
+        expected = np.zeros(40)
+        for k in reversed(range(len(rows))):
+            t = rows[k]
+            # The value of the next state in which the agent acts, reset rows passed over …
+            n = rows[k + 1] if k + 1 < len(rows) else 40
+            skipped = n > t + 1 and k + 1 < len(rows)
+            delta = bonus[t, i] + 0.9 * value[t + 1, i, 1] - value[t, i, 1]
+            # … by which no time passes: the final state's value becomes the next one's.
+            jump = value[n, i, 1] - value[t + 1, i, 1] if n > t + 1 else 0.0
+            after = delta + 0.9 * lam * (jump + after)
+            expected[t] = after
+            assert not skipped or not rollout.valid[t + 1, i]
+        np.testing.assert_allclose(returns[rows, i, 1], expected[rows], rtol=1e-4, atol=1e-4)
+
+
+def paceline_ppo(lam):
+    from paceline.algorithms.ppo import PPO
+
+    return PPO(gae_lambda=lam)
+
+
+@pytest.mark.parametrize("compiled", ["off", pytest.param("on", marks=pytest.mark.slow)])
+def test_a_loss_of_its_own_has_parameters_and_a_gradient_of_its_own(tmp_path, compiled):
+    """The policy learns as it does without that loss; what it predicts is learnt beside it."""
+    for name, bonus in (("without", COUNTS), ("with", "test_own_bonus:Predictor")):
+        config = config_of(
+            bonus=bonus, total_iters=30, compile=compiled, output_dir=str(tmp_path / name)
+        )
+        list(paceline.train(config))
+    one, other = lines(tmp_path / "without"), lines(tmp_path / "with")
+    if compiled == "off":
+        assert [line["loss"] for line in one] == [line["loss"] for line in other]
+        assert [line["grad_norm"] for line in one] == [line["grad_norm"] for line in other]
+    assert other[-1]["next_loss"] < 0.8 * other[0]["next_loss"]
+    assert other[-1]["next_right"] > 0.3 and other[-1]["next_grad_norm"] > 0
+    weights = last_checkpoint(tmp_path / "with")["weights.safetensors"]
+    assert len(weights) == len(last_checkpoint(tmp_path / "without")["weights.safetensors"])
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_resumed_run_is_the_uninterrupted_one_to_the_byte(tmp_path, ranks):
+    options = {"bonus": "test_own_bonus:Predictor", "eval_episodes": 1, "ranks": ranks}
+    for name, iters in (("whole", 6), ("cut", 3)):
+        config = config_of(total_iters=iters, output_dir=str(tmp_path / name), **options)
+        list(paceline.train(config))
+    list(paceline.resume(tmp_path / "cut", total_iters=6))
+    assert last_checkpoint(tmp_path / "whole") == last_checkpoint(tmp_path / "cut")
