@@ -86,7 +86,9 @@ class Learner:
         )
         self._alone = sync.size == 1 and self._own and algorithm.target_kl is None
         """whether nobody has a say between a gradient and its application"""
-        once = algorithm.off_policy and plan.epochs * plan.minibatches == 1 and not plan.compiled
+        once = (
+            algorithm.needs_log_ratio and plan.epochs * plan.minibatches == 1 and not plan.compiled
+        )
         self._once = once
         """whether what targets are made of is also what the only step learns from"""
         self._known: Prediction | None = None
@@ -107,7 +109,7 @@ class Learner:
     @property
     def metric_names(self) -> tuple[str, ...]:
         """What `update` returns."""
-        rho = ("rho_mean",) if self._algorithm.off_policy else ()
+        rho = ("rho_mean",) if self._algorithm.needs_log_ratio else ()
         return (*self._step.names, "explained_variance", *rho, "lr")
 
     @property
@@ -196,7 +198,11 @@ class Learner:
         """How well values foresaw returns, and how far the policy was from the one that acted."""
         truth = returns[valid].ravel().astype(np.float64)
         error = truth - value[valid].ravel()
-        rho = np.exp(np.minimum(log_ratio, 0.0))[valid].sum() if self._algorithm.off_policy else 0.0
+        rho = (
+            np.exp(np.minimum(log_ratio, 0.0))[valid].sum()
+            if self._algorithm.needs_log_ratio
+            else 0.0
+        )
         sums = np.array(
             [truth.size, truth.sum(), truth @ truth, error.sum(), error @ error, rho, valid.sum()]
         )
@@ -208,19 +214,19 @@ class Learner:
         metrics = {"explained_variance": 0.0}
         if spread > 1e-12 * square:
             metrics["explained_variance"] = 1.0 - (off_square - off * off) / spread
-        if self._algorithm.off_policy:
+        if self._algorithm.needs_log_ratio:
             metrics["rho_mean"] = rho / rows if rows else 1.0
         return metrics
 
     def _predicted(self, rollout: Rollout, inputs: Inputs, kept: int) -> tuple[torch.Tensor, Array]:
         """Values of all observations, and where they are asked for log π − log μ of all actions."""
-        if rollout.value.size and not self._algorithm.off_policy:
+        if rollout.value.size and not self._algorithm.needs_log_ratio:
             value = torch.from_numpy(rollout.value).to(self._device).reshape(-1, 1)
             return value, np.zeros((), np.float32)
         size = kept // self._plan.minibatches if self.sight.pictures else len(inputs[0])
         values, logps = [], []
         with torch.no_grad():
-            if not self._algorithm.off_policy:
+            if not self._algorithm.needs_log_ratio:
                 for piece in _pieces(inputs, size):
                     values.append(self.module.value(self.sight.look(piece)))
                 return torch.cat(values), np.zeros((), np.float32)

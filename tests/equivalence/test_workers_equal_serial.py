@@ -54,7 +54,7 @@ def in_blocks(config, blocks=WORKERS):
     with build(config) as parts:
         parts.sampler.close()
         shape = (config.num_envs, config.rollout_steps, config.seed)
-        values = parts.network.acts_with_value and not config.algorithm.off_policy
+        values = parts.network.acts_with_value and not config.algorithm.needs_log_ratio
         sampler = make_serial(parts.world, parts.network, *shape, blocks=blocks, values=values)
         sampler.publish(parts.learner.weights, parts.learner.version)
         try:

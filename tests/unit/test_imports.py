@@ -24,7 +24,6 @@ LAYERS = [
     {"samplers", "sync", "step", "sight", "config", "agent", "console"},
     {
         "learner",
-        "choices",
         "checks",
         "config_files",
         "evaluation",
@@ -32,7 +31,8 @@ LAYERS = [
         "clock",
         "lack_of_memory",
     },
-    {"configure"},
+    {"configure", "topology"},
+    {"choices"},
     {"build", "ring"},
     {"rundir", "outcome"},
     {"held"},

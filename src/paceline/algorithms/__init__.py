@@ -20,6 +20,9 @@ Losses = tuple["Tensor", list["Tensor"]]
 
 
 class Algorithm(Protocol):
+    """Besides, an algorithm may have `defaults`, values of options that suit it, and `name`, that
+    of its section of options; and `refuse(config)` may raise BadInput."""
+
     @property
     def terms(self) -> tuple[str, ...]:
         """Names of what `loss` returns beside the loss itself."""
@@ -31,8 +34,11 @@ class Algorithm(Protocol):
     def target_kl(self) -> float | None: ...
 
     @property
-    def off_policy(self) -> bool:
-        """Whether rollouts of older weights are corrected for: `targets` then gets log-ratios."""
+    def needs_log_ratio(self) -> bool:
+        """Whether `targets` needs log π − log μ of every action.
+
+        That is also what lets rollouts of older weights be used.
+        """
 
     def targets(self, signals: Signals, value: Array) -> Targets:
         """Advantages and returns, from `value[T+1, B, S]` of every observation."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PPO:
+    defaults: ClassVar[Mapping[str, Any]] = {"minibatches": 4}
+
     clip: Annotated[float, Gt(0), Le(1)] = 0.2
     """how far the probability ratio may move from 1 before its gain stops counting"""
     anneal_clip: bool = False
@@ -41,7 +44,7 @@ class PPO:
         return ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac")
 
     @property
-    def off_policy(self) -> bool:
+    def needs_log_ratio(self) -> bool:
         return False
 
     def targets(self, signals: Signals, value: Array) -> Targets:

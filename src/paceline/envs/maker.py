@@ -37,7 +37,7 @@ def source_of(
     suite, name = "gym", env_id
     if isinstance(env_id, str) and env_id.partition(":")[0] in SUITES:
         suite, _, name = env_id.partition(":")
-    source: Source = imported(SUITES, suite)(name, kwargs or {}, time_limit, wrappers)
+    source: Source = imported(SUITES, suite, "env_id")(name, kwargs or {}, time_limit, wrappers)
     if vector and source.one is not None:
         source = _with_vector(source, env_id, kwargs or {}, time_limit, wrappers)
     return source
