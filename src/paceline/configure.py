@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 from collections.abc import Mapping
@@ -35,8 +36,6 @@ RELATED = {"babyai": "minigrid"}
 ALGO = Resolved.algo
 MOST_SENTENCES = 10
 """That are said of a configuration's errors."""
-
-
 SEGMENT = 16
 """Steps of a training segment of a memory, or the nearest number that fits."""
 
@@ -88,36 +87,24 @@ def _validated(values: Mapping[str, Any], explicit: Mapping[str, Any]) -> Resolv
 def _adapter(*kinds: tuple[str, type]) -> TypeAdapter[Any]:
     """Of a configuration with these sections: options side by side, as a file has them."""
     hints = get_type_hints(Resolved, include_extras=True)
-    fields: list[Any] = [
-        (one.name, hints[one.name], _like(one.default, one.default_factory))
-        for one in option_fields()
-    ]
-    for name, kind in kinds:
-        if name in hints or not name.isidentifier():
-            raise BadInput(f"{name!r} can't be the name of a section; give the class another")
-        fields.append((name, kind, _like(dataclasses.MISSING, kind)))
+    own = [(one.name, hints[one.name], copy.copy(one)) for one in option_fields()]
+    more = [(name, kind, dataclasses.field(default_factory=kind)) for name, kind in kinds]
     strict = {"__pydantic_config__": STRICT}
-    made = dataclasses.make_dataclass("Options", fields, namespace=strict, kw_only=True)
     try:
+        made = dataclasses.make_dataclass("Options", own + more, namespace=strict, kw_only=True)
         return TypeAdapter(made)
     except (PydanticUserError, NameError, TypeError) as error:
         names = ", ".join(name for name, _ in kinds)
         raise BadInput(f"the options of {names} can't be read: {error}") from None
 
 
-def _like(default: Any, factory: Any) -> Any:
-    return dataclasses.field(default=default, default_factory=factory)
-
-
 def asked(config: Resolved) -> dict[str, Any]:
     """What was asked for, by `dataclasses.replace` too."""
     filled = resolve(config.given)
-    mine, theirs = ({**vars(one), **one.options} for one in (config, filled))
     names = (*(one.name for one in option_fields()), *config.options)
-    return {
-        **config.given,
-        **{n: mine[n] for n in names if n not in theirs or mine[n] != theirs[n]},
-    }
+    mine = {name: getattr(config, name) for name in names}
+    new = {name: value for name, value in mine.items() if value != getattr(filled, name, None)}
+    return {**config.given, **new}
 
 
 def _with_absolute_paths(layer: dict[str, Any]) -> dict[str, Any]:

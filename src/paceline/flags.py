@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_type_hints
 from .config import Config, option_fields
 from .config_files import load_file
 from .errors import BadInput
-from .registry import ENTRIES, sections
+from .registry import ENTRIES, name_of, sections
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,7 +68,10 @@ def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
 
 
 def _fields(kind: Any, prefix: str = "") -> list[Field]:
-    texts, hints = _docstrings(kind), get_type_hints(kind)
+    try:
+        texts, hints = _docstrings(kind), get_type_hints(kind)
+    except NameError as error:
+        raise BadInput(f"the options of {name_of(kind)} can't be read: {error}") from None
     return [
         Field(prefix + one.name, texts.get(one.name, ""), hints[one.name] in (bool, bool | None))
         for one in dataclasses.fields(kind)

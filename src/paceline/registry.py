@@ -46,13 +46,22 @@ MEMORIES: Registry = {}
 BONUSES: Registry = {}
 ENTRIES: dict[str, Registry] = {
     "algo": ALGORITHMS,
-    "sampler": SAMPLERS,
     "sync": SYNCS,
+    "sampler": SAMPLERS,
     "pool": POOLS,
     "memory": MEMORIES,
     "bonus": BONUSES,
 }
 """Options that choose an entry, and from which registry."""
+NEEDS = {
+    "algo": ("targets", "loss", "terms", "needs_log_ratio"),
+    "sync": ("counted_by", "watcher", "lockstep"),
+    "sampler": ("runs_ahead", "make"),
+    "pool": ("start",),
+    "memory": (),
+    "bonus": (),
+}
+"""What an entry has to have."""
 
 
 def name_of(thing: Any) -> str:
@@ -97,10 +106,14 @@ def imported(registry: Registry, name: str, what: str) -> Any:
 
 def entry(option: str, value: Any) -> Any:
     """What the option's value stands for; None for what chooses nothing (`auto`, a mistake)."""
-    if not isinstance(value, str):
-        return value if callable(value) else None
-    known = value in ENTRIES[option] or ":" in value
-    return imported(ENTRIES[option], value, option) if known else None
+    named = isinstance(value, str) and (value in ENTRIES[option] or ":" in value)
+    if not named and (isinstance(value, str) or not callable(value)):
+        return None
+    found = imported(ENTRIES[option], value, option) if named else value
+    for need in NEEDS[option]:
+        if not hasattr(found, need):
+            raise BadInput(f"{option}: {name_of(value)} has no {need}, which every {option} needs")
+    return found
 
 
 def section_of(option: str, value: Any) -> str:
@@ -123,6 +136,8 @@ def sections(chosen: Mapping[str, Any]) -> dict[str, type]:
         name = section_of(option, chosen[option])
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             raise BadInput(f"{option}: the options of {name_of(thing)} are {kind!r}, no dataclass")
-        if found.setdefault(name, kind) is not kind:
-            raise BadInput(f"{option}: {name_of(thing)} has the name of another, {name!r}")
+        if not name.isidentifier() or found.setdefault(name, kind) is not kind:
+            raise BadInput(
+                f"{option}: {name_of(thing)} can't have the section {name!r}; name it otherwise"
+            )
     return found

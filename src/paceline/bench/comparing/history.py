@@ -23,7 +23,7 @@ from ...configure import field_names
 from ...errors import BadInput
 from ...files import read_lines, read_plain
 from ...lock import LOCK
-from ...registry import ENTRIES
+from ...registry import ENTRIES, NEEDS
 from ...rundir import CONFIG, EVALUATION, METRICS, RUN, refuse_strange, run_config
 from ...words import printable
 from ..measure import PHASES
@@ -168,13 +168,11 @@ def read_run(path: Path) -> History:
     )
 
 
-FACTS = {
-    "needs_log_ratio": False,
-    "normalize_advantage": "none",
-    "runs_ahead": False,
+FACTS = {need: None for needs in NEEDS.values() for need in needs} | {
     "counted_by": "ranks",
-    "watcher": False,
     "lockstep": True,
+    "watcher": False,
+    "normalize_advantage": "none",
 }
 """What a configuration asks of the entries that it names."""
 
