@@ -58,8 +58,8 @@ NEEDS = {
     "sync": ("counted_by", "watcher", "lockstep"),
     "sampler": ("runs_ahead", "make"),
     "pool": ("start",),
-    "memory": (),
-    "bonus": (),
+    "memory": ("__call__",),
+    "bonus": ("__call__",),
 }
 """What an entry has to have."""
 
@@ -141,3 +141,19 @@ def sections(chosen: Mapping[str, Any]) -> dict[str, type]:
                 f"{option}: {name_of(thing)} can't have the section {name!r}; name it otherwise"
             )
     return found
+
+
+def stand_in(option: str, path: str, sections: Mapping[str, Mapping[str, Any]]) -> type:
+    """For a `module:Class` that is not imported: a class with the options that `sections` have."""
+    module, _, names = path.partition(":")
+    own = names.rpartition(".")[2].lower()
+    name = own if own in sections or not sections else next(iter(sections))
+    facts = dict.fromkeys(NEEDS[option]) | {"normalize_advantage": "none", "name": name}
+    facts |= {"counted_by": "ranks", "lockstep": True} if option == "sync" else {}
+    fields = [(key, Any, None) for key in sections.get(name, {})]
+    try:
+        options = dataclasses.make_dataclass("Options", fields, namespace=facts, frozen=True)
+    except TypeError as error:
+        raise BadInput(f"{name}: {error}") from None
+    made = {"Options": options, "__module__": module, "__qualname__": names}
+    return type(own, (options,), made)

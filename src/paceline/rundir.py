@@ -17,14 +17,14 @@ import yaml
 from . import checkpoint, machine
 from .config import BUDGETS, OBJECTS, Config
 from .config_files import load_file
-from .configure import resolve
+from .configure import field_names, resolve
 from .errors import BadInput, StoppedEarly
 from .files import absolute, read_plain, replace_file, shown, strange
 from .launcher import launched
 from .lock import LOCK, check_path
 from .machine import Choices
 from .metrics import cut_back, reserve
-from .registry import entry
+from .registry import ENTRIES, entry, stand_in
 from .words import printable
 
 log = logging.getLogger("paceline")
@@ -185,6 +185,15 @@ def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
     if any(changes.get(name) is not None for name in BUDGETS):
         stored = {key: value for key, value in stored.items() if key not in BUDGETS}
     return resolve(stored, changes)
+
+
+def plain_config(run: Path) -> Config:
+    """A run's own configuration, without importing what it names as module:Class."""
+    stored = load_file(run / CONFIG)
+    known = field_names()
+    named = {o: v for o in ENTRIES if isinstance(v := stored.get(o), str) and ":" in v}
+    own = {n: v for n, v in stored.items() if isinstance(v, dict) and n not in known}
+    return run_config(run, {option: stand_in(option, v, own) for option, v in named.items()})
 
 
 def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:

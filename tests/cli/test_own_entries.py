@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 import paceline
+from paceline import cli
 from paceline.algorithms.a2c import A2C
 from paceline.algorithms.ppo import PPO
 from paceline.configure import resolve
@@ -45,18 +47,9 @@ class Novelty:
         if config.novel.weight > 5:
             raise BadInput(f"novel.weight is {config.novel.weight}; write 5 or less")
 '''
-SHORT = [
-    "--env-id",
-    "CartPole-v1",
-    "--num-envs",
-    "2",
-    "--total-iters",
-    "4",
-    "--log-every",
-    "1",
-    "--eval-episodes",
-    "1",
-]
+SHORT = shlex.split(
+    "--env-id CartPole-v1 --num-envs 2 --total-iters 4 --log-every 1 --eval-episodes 1"
+)
 
 
 @pytest.fixture
@@ -155,4 +148,5 @@ def test_an_algorithm_that_only_python_has_is_given_again_on_resume(tmp_path):
     assert len(list(paceline.train(config))) == 1
     with pytest.raises(BadInput, match=r"algo was a Python callable .*algo=that_callable"):
         list(paceline.resume(run, total_iters=5))
+    assert cli.run(["eval", str(run), "--episodes", "1"]) == 0
     assert [report.iter for report in paceline.resume(run, total_iters=5, algo=here)] == [5]

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections import deque
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,10 @@ from pydantic_core import from_json
 from ... import checkpoint
 from ...budget import RECENT, Budget, Progress
 from ...config import Config
-from ...config_files import load_file
-from ...configure import field_names
 from ...errors import BadInput
 from ...files import read_lines, read_plain
 from ...lock import LOCK
-from ...registry import ENTRIES, NEEDS
-from ...rundir import CONFIG, EVALUATION, METRICS, RUN, refuse_strange, run_config
+from ...rundir import CONFIG, EVALUATION, METRICS, RUN, plain_config, refuse_strange
 from ...words import printable
 from ..measure import PHASES
 from .statistics import Array
@@ -149,12 +146,12 @@ def read_run(path: Path) -> History:
     """All that the files say; what can't be used is refused by name."""
     refuse_strange(path)
     try:
-        config = run_config(path, _stand_ins(load_file(path / CONFIG)))
+        config = plain_config(path)
         facts = json.loads(read_plain(path / RUN, 2**20))
         if not isinstance(facts, dict):
             raise ValueError("it should hold names and values")
         columns, lost = read_metrics(path / METRICS)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} can't be read as a run: {str(error)[:200]}") from None
     return History(
         path,
@@ -166,36 +163,6 @@ def read_run(path: Path) -> History:
         lost,
         flat(config.as_dict()) | {"sampler": config.sampling, "sync": config.syncing},
     )
-
-
-FACTS = {need: None for needs in NEEDS.values() for need in needs} | {
-    "counted_by": "ranks",
-    "lockstep": True,
-    "watcher": False,
-    "normalize_advantage": "none",
-}
-"""What a configuration asks of the entries that it names."""
-
-
-def _stand_ins(stored: dict[str, Any]) -> dict[str, type]:
-    """A class for every module:Class that a run names: a comparison imports none of them."""
-    known = set(field_names())
-    unknown = [
-        name for name, value in stored.items() if isinstance(value, dict) and name not in known
-    ]
-    found = {}
-    for option in ENTRIES:
-        module, own, path = str(stored.get(option)).partition(":")
-        if own:
-            name = path.rpartition(".")[2]
-            section = name.lower() if name.lower() in unknown or not unknown else unknown[0]
-            options = make_dataclass(
-                name, [(key, Any, None) for key in stored.get(section, {})], frozen=True
-            )
-            facts = {**FACTS, "Options": options, "name": section}
-            found[option] = type(name, (options,), {**facts, "__module__": module})
-            found[option].__qualname__ = path
-    return found
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
