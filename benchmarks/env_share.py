@@ -52,9 +52,9 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    from paceline import Config
     from paceline.adapters import ActionAdapter
     from paceline.build import build
-    from paceline.config import Config
     from paceline.envs.columns import EnvColumns, episode_seed
 
     config = Config(

@@ -27,7 +27,7 @@ from curves import binned  # noqa: E402
 from paceline.rollout import Array, Rollout  # noqa: E402
 
 if TYPE_CHECKING:
-    from paceline.config import Config
+    from paceline import Config
     from paceline.samplers import Sampler
 
 

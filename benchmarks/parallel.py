@@ -81,8 +81,8 @@ def ceiling(env_id: str, what: str) -> Iterator[Rate]:
 @contextmanager
 def sampling(**options: Any) -> Iterator[Rate]:
     """`collect()` alone, with the weights that a run begins with."""
+    from paceline import Config
     from paceline.build import build
-    from paceline.config import Config
 
     with build(Config(preset="none", compile="off", threads=1, **options)) as parts:
         parts.sampler.collect()
@@ -99,9 +99,9 @@ def sampling(**options: Any) -> Iterator[Rate]:
 @contextmanager
 def training(shares: list[float], **options: Any) -> Iterator[Rate]:
     """The ring itself; the learner's waiting, as a share of the time, is appended to `shares`."""
+    from paceline import Config
     from paceline.budget import Budget, Progress
     from paceline.build import build
-    from paceline.config import Config
     from paceline.ring import ring
 
     config = Config(threads=1, **options)
@@ -152,9 +152,11 @@ def worker_facts() -> dict[str, Any]:
     """Start workers on CartPole and look at them while they sample."""
     import psutil
 
+    from paceline import Config
     from paceline.build import make_sampler, network_for, world_of
-    from paceline.config import Config
     from paceline.policy.actor_critic import Policy
+    from paceline.sync.local import Local
+    from paceline.topology import topology_of
 
     facts: dict[str, Any] = {}
     for workers in (1, 2, 16):
@@ -163,7 +165,9 @@ def worker_facts() -> dict[str, Any]:
         network = network_for(config, world.obs_spec, world.act_spec)
         weights = sum(parameter.numel() for parameter in Policy(network).parameters())
         began = time.perf_counter()
-        sampler = make_sampler(config, world, network, weights, [[]] * workers)
+        sampler = make_sampler(
+            config, world, network, weights, [[]] * workers, Local(), topology_of(config)
+        )
         sampler.collect()
         first = time.perf_counter() - began
         for _ in range(20):

@@ -48,9 +48,9 @@ def textbook(name: str, options: dict[str, Any]) -> Any:
 
 def paceline(name: str, options: dict[str, Any]) -> Any:
     """The ring itself, as `paceline train` runs it, without files."""
+    from paceline import Config
     from paceline.budget import Budget, Progress
     from paceline.build import build
-    from paceline.config import Config
     from paceline.ring import ring
 
     config = Config(

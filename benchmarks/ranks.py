@@ -295,8 +295,8 @@ def ratios(
 
 def gradient_size() -> int:
     """Floats in the gradient of the default policy and value on CartPole."""
+    from paceline import Config
     from paceline.build import network_for, world_of
-    from paceline.config import Config
     from paceline.policy.actor_critic import ActorCritic
 
     config = Config(preset="none")

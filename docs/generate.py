@@ -22,8 +22,9 @@ import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic import BeforeValidator
 
-from paceline.config import ALGORITHM_DEFAULTS, Config, parse_duration, parse_steps, presets
+from paceline.config import Config, parse_duration, parse_steps, presets
 from paceline.flags import Field, fields_of
+from paceline.registry import ALGORITHMS, ENTRIES, entry, sections
 
 PAGE = Path(__file__).with_name("configuration.md")
 GROUPS = {
@@ -68,9 +69,9 @@ def default_of(name: str) -> str:
     if value is dataclasses.MISSING:
         value = None
     others = [
-        f"{algo}: {_shown(values[name])}"
-        for algo, values in ALGORITHM_DEFAULTS.items()
-        if name in values
+        f"{algo}: {_shown(entry('algo', algo).defaults[name])}"
+        for algo in ALGORITHMS
+        if name in entry("algo", algo).defaults
     ]
     return "; ".join([_shown(value), *others])
 
@@ -85,17 +86,24 @@ def _shown(value: Any) -> str:
 
 def _field(name: str) -> Any:
     """The dataclass field of a dotted name."""
-    *sections, last = name.split(".")
-    kind: Any = Config
-    for section in sections:
-        kind = next(f for f in dataclasses.fields(kind) if f.name == section).default_factory
+    last = name.rpartition(".")[2]
+    kind: Any = _owner(name)
     return next(field for field in dataclasses.fields(kind) if field.name == last)
+
+
+def _owner(name: str) -> Any:
+    """The dataclass of a dotted name: a section's, or `Config`."""
+    section = name.rpartition(".")[0]
+    kinds = {field.name: field.default_factory for field in dataclasses.fields(Config)}
+    return (kinds | sections({}))[section] if section else Config
 
 
 def takes(field: Field) -> str:
     """What may be written for it."""
-    *sections, last = field.name.split(".")
-    owner: Any = _field(sections[0]).default_factory if sections else Config
+    owner, last = _owner(field.name), field.name.rpartition(".")[2]
+    if field.name in ENTRIES:
+        auto = ["auto"] if _field(field.name).default == "auto" else []
+        return ", ".join(f"`{choice}`" for choice in (*auto, *ENTRIES[field.name], "module:Class"))
     if field.is_bool:
         return f"on its own; `--no-{field.flag[2:]}`"
     hint = get_type_hints(owner, include_extras=True)[last]
@@ -143,7 +151,7 @@ def _number(base: Any, metadata: tuple[Any, ...]) -> Iterator[str]:
 def preset_list() -> str:
     """Each preset: its first line, where its values come from, and the values."""
     lines: list[str] = []
-    for algo in ALGORITHM_DEFAULTS:
+    for algo in ALGORITHMS:
         for name, path in presets(algo).items():
             first, source = _comments(path.read_text(encoding="utf-8"))
             values = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -10,9 +10,10 @@ from typing import Any
 from cases import Setting
 from worker import NotOffered, Train, serve
 
+from paceline import Config
 from paceline.budget import Budget, Progress
 from paceline.build import build
-from paceline.config import Config, EnvConfig
+from paceline.config import EnvConfig
 from paceline.ring import ring
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "Agent": "agent",
     "BadInput": "errors",
-    "Config": "config",
+    "Config": "configure",
     "Diverged": "errors",
     "EnvironmentFailed": "errors",
     "EvalResult": "evaluation",

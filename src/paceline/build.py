@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,22 +17,19 @@ from .config import Config, seconds
 from .envs.maker import World, look_at
 from .errors import BadInput, LostRank
 from .lack_of_memory import memory_told
-from .launcher import init_method, local_rank, local_size
 from .learner import Learner, Plan
 from .machine import Choices, available_cpus, bound, keep_memory
 from .optimizers import OPTIMIZERS
 from .policy.network import NetworkSpec, Pictures
 from .rollout import Rollout, RolloutSpec
 from .samplers import Sampler
-from .samplers.hire import hire
-from .samplers.serial import make_serial
-from .samplers.stream import SLOTS, Stream
-from .samplers.workers import Workers
+from .samplers.entries import SamplerSpec
 from .spaces import ActionSpec, ObservationSpec
 from .stopping import interruptible
 from .sync import Sync
 from .sync.beat import beating
 from .sync.local import Local
+from .topology import Topology, topology_of
 
 log = logging.getLogger("paceline")
 
@@ -44,6 +40,7 @@ class Parts:
     """none in a process that only watches"""
     learner: Learner
     sync: Sync
+    topology: Topology
     network: NetworkSpec
     choices: Choices
     world: World
@@ -55,38 +52,19 @@ def world_of(config: Config) -> World:
     return look_at(config.env_id, **vars(config.env))
 
 
-def make_sync(config: Config) -> Sync:
+def make_sync(config: Config, topology: Topology) -> Sync:
     """How this process agrees with the other learners of the run, having met them."""
-    if config.processes == 1:
+    if topology.size == 1:
         return Local()
-    try:
-        return _met(config)
-    except RuntimeError as error:  # of the store where ranks meet
-        cause = str(error).strip().splitlines()[0][:200]
-        raise LostRank(f"a rank went while it met the others: {cause}") from None
-
-
-def _met(config: Config) -> Sync:
     from .sync.meeting import meet
 
     timeout = seconds(config.rank_timeout)
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    meeting = meet(init_method(config.init_method), rank, size, timeout)
-    if config.syncing == "hogwild":
-        from .sync.hogwild import Hogwild
-
-        return Hogwild(meeting, timeout)
-    from .sync.allreduce import Allreduce
-
-    gpu = config.device != "cpu" and torch.cuda.is_available()
-    if config.backend == "nccl" and not gpu:
-        raise BadInput(
-            "backend is 'nccl', which is for GPUs, and torch sees none here; write --backend auto"
-        )
-    device = torch.device("cuda", local_rank()) if gpu else torch.device("cpu")
-    busy = local_size(config.ranks) * config.num_workers
-    crowded = config.sampling == "stream" and busy > available_cpus()
-    return Allreduce(meeting, config.backend, device, timeout, crowded)
+    try:
+        meeting = meet(topology.init_method, topology.rank, topology.size, timeout)
+        return config.entry("sync").make(meeting, timeout, config, topology)
+    except RuntimeError as error:  # of the store where ranks meet
+        cause = str(error).strip().splitlines()[0][:200]
+        raise LostRank(f"a rank went while it met the others: {cause}") from None
 
 
 @contextmanager
@@ -95,16 +73,21 @@ def build(
     kept: Choices | None = None,
     world: World | None = None,
     sync: Sync | None = None,
+    topology: Topology | None = None,
 ) -> Iterator[Parts]:
     """Make everything, compiled and ready for the first step; close it at the end.
 
     `kept` are the choices of the run that is resumed; `world`, if it has been looked at already.
     """
-    world, sync = world or world_of(config), sync or Local()
+    world, sync, topology = (
+        world or world_of(config),
+        sync or Local(),
+        topology or topology_of(config),
+    )
     with ExitStack() as stack:
         stack.enter_context(memory_told(config))
         network = network_for(config, world.obs_spec.seen, world.act_spec)
-        choices = Choices(**sync.gather(asdict(kept or choose(config, network)))[0])
+        choices = Choices(**sync.gather(asdict(kept or choose(config, network, topology)))[0])
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learnt on cuda, and torch sees no GPU here")
         # numpy's products are small, and their last bits would depend on the number of threads.
@@ -113,23 +96,23 @@ def build(
         torch.set_num_threads(choices.threads)
         if network.needs_torch and choices.device == "cpu":
             keep_memory()
-        learner_cpus, worker_cpus = cpus_of(config, choices.threads)
+        learner_cpus, worker_cpus = cpus_of(config, choices.threads, topology)
         stack.enter_context(bound(learner_cpus))
-        learner = _learner(config, network, sync, choices, world)
+        learner = _learner(config, network, sync, topology, choices, world)
         network = learner.module.spec  # with a value head for each return
         spec = rollout_spec(config, world, network, learner.module.policy.carry_size)
         if choices.compiled and not _all_warmed_up(
             learner, blank_rollout(spec, world.obs_spec), config
         ):
             choices = replace(choices, compiled=False)
-            learner = _learner(config, network, sync, choices, world)
+            learner = _learner(config, network, sync, topology, choices, world)
         sampler = None
-        if sync.watcher is None:
-            weights = len(learner.weights)
-            sampler = make_sampler(config, world, network, spec, weights, worker_cpus, sync)
+        if topology.samples:
+            given = config, world, network, spec, len(learner.weights), worker_cpus
+            sampler = make_sampler(*given, sync, topology)
             stack.callback(_close, sampler)
             sampler.publish(learner.weights, learner.version)
-        yield Parts(sampler, learner, sync, network, choices, world, spec)
+        yield Parts(sampler, learner, sync, topology, network, choices, world, spec)
 
 
 def _close(sampler: Sampler) -> None:
@@ -145,37 +128,24 @@ def make_sampler(
     weights: int,
     cpus: list[list[int]],
     sync: Sync,
+    topology: Topology,
 ) -> Sampler:
     """The sampler that the configuration asks for; `weights` is how many are published."""
-    learner = sync.rank - 1 if config.syncing == "hogwild" else sync.rank
-    first = learner * spec.columns
-    if config.sampling == "serial":
-        return make_serial(
-            world,
-            network,
-            spec,
-            config.seed,
-            first_column=first,
-            heartbeat=sync.heartbeat,
-            threads=max(1, available_cpus() // local_size(config.processes)),
-        )
-    crew, memory = hire(
-        world,
-        network,
-        weights,
-        workers=config.num_workers,
-        spec=spec,
+    given = PoolSpec(
+        world=world,
+        network=network,
+        weights=weights,
+        workers=config.workers,
+        rollout=spec,
         seed=config.seed,
-        first_column=first,
-        own_slots=SLOTS if config.sampling == "stream" else 0,
+        first_column=(topology.learner or 0) * spec.columns,
         cpus=cpus,
         timeout=seconds(config.worker_timeout),
         max_restarts=config.max_restarts,
         heartbeat=sync.heartbeat,
+        threads=max(1, available_cpus() // topology.local_size),
     )
-    if config.sampling == "stream":
-        return Stream(crew, memory, Rollout.placed(spec).wiped(), config.max_lag)
-    return Workers(crew, memory)
+    return config.entry("sampler").make(given, config)
 
 
 def rollout_spec(config: Config, world: World, network: NetworkSpec, carry: int) -> RolloutSpec:
@@ -190,7 +160,7 @@ def rollout_spec(config: Config, world: World, network: NetworkSpec, carry: int)
         history=world.obs_spec.history,
         values=network.value_heads if tells_value else 0,
         carry=carry,
-        segment=(getattr(config, "memory_segment", None) or 1) if carry else 1,
+        segment=config.segment if carry else 1,
         columns_per_env=world.columns_per_env,
     )
 
@@ -243,7 +213,12 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
 
 
 def _learner(
-    config: Config, network: NetworkSpec, sync: Sync, choices: Choices, world: World
+    config: Config,
+    network: NetworkSpec,
+    sync: Sync,
+    topology: Topology,
+    choices: Choices,
+    world: World,
 ) -> Learner:
     plan = Plan(
         epochs=config.epochs,
@@ -258,10 +233,14 @@ def _learner(
         compiled=choices.compiled,
     )
     optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
-    device = torch.device("cuda", local_rank()) if choices.device == "cuda" else torch.device("cpu")
-    columns = config.columns * world.columns_per_env
+    index = topology.local_rank if choices.device == "cuda" else None
+    device = torch.device(choices.device, index) if index is not None else torch.device("cpu")
+    make_bonus = None
+    if config.bonus is not None:
+        make_bonus = partial(config.entry("bonus"), **config.options_of("bonus"))
     return Learner(
-        network, config.algorithm, optimizer, sync, plan, columns, device, world.obs_spec
+        *(network, config.algorithm, optimizer, sync, plan, config.columns * world.columns_per_env),
+        *(device, world.obs_spec, make_bonus),
     )
 
 

@@ -9,10 +9,10 @@ import torch
 
 from .config import Config, seconds
 from .errors import BadInput
-from .launcher import local_rank, local_size
 from .machine import Choices, affinity, available_cpus, bf16_abilities
 from .policy.network import NetworkSpec
 from .step import compiler_missing
+from .topology import Topology
 
 log = logging.getLogger("paceline")
 
@@ -21,7 +21,7 @@ WORTH_COMPILING = 20_000
 WORTH_COMPILING_SECONDS = 120.0
 
 
-def choose(config: Config, network: NetworkSpec) -> Choices:
+def choose(config: Config, network: NetworkSpec, topology: Topology) -> Choices:
     """Threads, compiling and device for this machine."""
     large = network.needs_torch
     if config.device == "cuda" and not torch.cuda.is_available():
@@ -42,7 +42,7 @@ def choose(config: Config, network: NetworkSpec) -> Choices:
             raise BadInput(f"compile is 'on', but {missing}; write --compile off or auto")
         log.info("the minibatch step is not compiled: %s", missing)
         compiled = False
-    threads = config.threads or (_threads_for_images(config) if large else 1)
+    threads = config.threads or (_threads_for_images(config, topology) if large else 1)
     return Choices(threads, compiled, "cuda" if gpu else "cpu")
 
 
@@ -55,17 +55,15 @@ def bf16_missing(gpu: bool) -> str | None:
     return "this CPU has no instructions for it (none of avx512_bf16, amx_bf16, bf16)"
 
 
-def _threads_for_images(config: Config) -> int:
+def _threads_for_images(config: Config, topology: Topology) -> int:
     """All CPUs, but for those that a stream of workers keeps busy meanwhile."""
-    busy = config.num_workers if config.sampling == "stream" else 0
-    return max(1, available_cpus() // local_size(config.processes) - busy)
+    busy = config.workers if config.entry("sampler").runs_ahead else 0
+    return max(1, available_cpus() // topology.local_size - busy)
 
 
-def warn_of_crowding(config: Config, threads: int) -> None:
+def warn_of_crowding(config: Config, threads: int, topology: Topology) -> None:
     """More processes at work than CPUs take turns, and each waits for the others'."""
-    cpus, workers, ranks = available_cpus(), config.num_workers, local_size(config.processes)
-    if config.syncing == "hogwild":
-        ranks, workers = workers, 0
+    cpus, workers, ranks = available_cpus(), config.workers, topology.local_learners
     if threads > cpus:
         log.warning(
             "%d threads of the learner on %d CPUs wait for each other, which can cost several "
@@ -82,7 +80,7 @@ def warn_of_crowding(config: Config, threads: int) -> None:
             cpus,
             cpus,
         )
-    elif workers > cpus or (config.sampling == "stream" and 1 < threads > cpus - workers):
+    elif workers > cpus or (config.entry("sampler").runs_ahead and 1 < threads > cpus - workers):
         log.warning(
             "%d workers and %d threads of the learner on %d CPUs take turns: no more is sampled "
             "than by %d, and every turn costs time and memory; --num-workers auto fits",
@@ -96,8 +94,7 @@ def warn_of_crowding(config: Config, threads: int) -> None:
 def _pays(config: Config) -> bool:
     """Whether the budget is long enough for compiling to be worth its time."""
     per_iteration = config.epochs * config.minibatch_count
-    learners = config.num_workers if config.syncing == "hogwild" else config.ranks
-    rows = learners * config.columns * config.rollout_steps
+    rows = config.learners * config.columns * config.rollout_steps
     limits = []
     if config.total_steps:
         limits.append(config.total_steps / rows * per_iteration >= WORTH_COMPILING)
@@ -108,20 +105,18 @@ def _pays(config: Config) -> bool:
     return all(limits)
 
 
-def cpus_of(config: Config, threads: int) -> tuple[list[int], list[list[int]]]:
+def cpus_of(config: Config, threads: int, topology: Topology) -> tuple[list[int], list[list[int]]]:
     """The CPUs of the learner and of each worker; empty where they are not to be bound."""
     if not config.pin:
-        return [], [[]] * config.num_workers
+        return [], [[]] * config.workers
     if not hasattr(os, "sched_getaffinity"):
         raise BadInput("pin is on, and this system has no way to bind a process to a CPU")
+    here, count = topology.local_learner, topology.local_learners
+    if here is None:
+        return [], []  # it only watches
     cpus = sorted(affinity())
     # Workers in step with the learner rest while it learns, and share its CPUs.
-    here, count = local_rank(), local_size(config.processes)
-    if config.syncing == "hogwild":
-        if here == 0:
-            return [], []  # it only watches
-        here, count = here - 1, config.num_workers
     cpus = [cpu for n, cpu in enumerate(cpus) if n % count == here % count] or cpus
     learner = cpus[-threads:]
-    free = cpus[: -len(learner)] if config.sampling == "stream" else cpus
-    return learner, [[(free or cpus)[n % len(free or cpus)]] for n in range(config.num_workers)]
+    free = cpus[: -len(learner)] if config.entry("sampler").runs_ahead else cpus
+    return learner, [[(free or cpus)[n % len(free or cpus)]] for n in range(config.workers)]

@@ -22,6 +22,7 @@ from .errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
 if TYPE_CHECKING:
     from .console import Console, Silence
     from .metrics import Report
+    from .topology import Topology
 
 USAGE = """\
 paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
@@ -35,7 +36,7 @@ paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
   paceline tune --env-id LunarLander-v3          find the fastest way to train on this machine
   paceline doctor                                what is wrong with this machine, and how to mend it
   paceline check ENV                             is your environment right, and how fast is it
-  paceline list [algorithms|envs|samplers|syncs|presets], or list envs SUITE
+  paceline list [algorithms|envs|samplers|syncs|pools|presets], or list envs SUITE
 
 `paceline train --help` documents every option.
 """
@@ -254,6 +255,7 @@ def _train(arguments: list[str]) -> int:
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0
     from .envs import source_of
+    from .topology import topology_of
 
     source_of(config.env_id, **vars(config.env))  # refuses before torch is imported
 
@@ -262,7 +264,7 @@ def _train(arguments: list[str]) -> int:
 
         return train(config, stopping)
 
-    return _follow(start, config.rank)
+    return _follow(start, topology_of(config))
 
 
 def _resume(arguments: list[str]) -> int:
@@ -274,6 +276,7 @@ def _resume(arguments: list[str]) -> int:
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
     from .rundir import resumed_config
+    from .topology import topology_of
 
     config, _ = resumed_config(Path(folder), given)
 
@@ -282,21 +285,21 @@ def _resume(arguments: list[str]) -> int:
 
         return resume(folder, stopping, **given)
 
-    return _follow(start, config.rank)
+    return _follow(start, topology_of(config))
 
 
-def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], rank: int | None) -> int:
+def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: Topology) -> int:
     """Train and show it; a signal ends the run after the current iteration."""
     from .console import Console, Silence
     from .machine import CACHE, compiled_cache, end_with
     from .stopping import Stop, StopNow, handling
 
     os.environ.setdefault(CACHE, compiled_cache())
-    if rank is not None:
+    if topology.started:
         end_with(os.getppid(), at_once=True)  # launchers leave ranks behind when they are killed
-    stop = Stop(insist=rank is None)
+    stop = Stop(insist=not topology.started)
     with (
-        closing(Silence(rank) if rank else Console()) as console,
+        closing(Silence(topology.rank) if topology.rank else Console()) as console,
         _messages(console),
         handling(stop.handle),
         suppress(StopNow),

@@ -5,24 +5,18 @@ Later wins: the field's default, the algorithm's, the preset's, the file's, the 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator, ConfigDict
 
-from . import launcher
-from .algorithms.a2c import A2C
-from .algorithms.impala import IMPALA
-from .algorithms.ppo import PPO
-from .registry import name_of
+from .registry import ENTRIES, by_name, entry, name_of, section_of
 
 ENCODERS = ("mlp", "small", "nature", "impala")
 """That have a name of their own."""
@@ -87,26 +81,37 @@ def _or_none(value: Any) -> Any:
     return None if value == "none" else value
 
 
-def _encoder(value: Any) -> Any:
-    """A name; a class that can be imported again is known by its own."""
-    if isinstance(value, str) and ":" not in value and value not in ENCODERS:
-        raise ValueError(f"should be one of {', '.join(ENCODERS)}, or your own as module:Class")
-    if not isinstance(value, type) or value.__module__ == "__main__":
-        return value
-    module = sys.modules.get(value.__module__)
-    return name_of(value) if getattr(module, value.__name__, None) is value else value
+def _one_of(*names: str) -> BeforeValidator:
+    """One of these names, or a user's own: `module:Class`, or from Python what it stands for."""
+    known = f"one of {', '.join(names)}, or your own as" if names else "your own, as"
+
+    def checked(value: Any) -> Any:
+        named = value in names or ":" in value if isinstance(value, str) else callable(value)
+        if value is not None and not named:
+            raise ValueError(f"should be {known} module:Class")
+        return by_name(value)
+
+    return BeforeValidator(checked)
 
 
 Steps = Annotated[int, Ge(1), Le(10**15), BeforeValidator(parse_steps)]
 Duration = Annotated[str, BeforeValidator(parse_duration)]
 Count = Annotated[int, Ge(1), Le(10**9)]
 Width = Annotated[int, Ge(1), Le(2**16)]
-_STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+Own = str | Callable[..., Any]
+"""A name, or from Python what a user has made."""
+STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+
+NO_OPTION = {"option": False}
+"""Metadata of a field that is no option: no flag, in no file."""
+OBJECTS = {"env_id": "env_is_callable", **{n: f"{n}_is_callable" for n in ("encoder", *ENTRIES)}}
+"""Options that Python may give as what no file holds, and how run.json says that it did."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     kwargs: Annotated[dict[str, Any], BeforeValidator(_mapping)] = field(default_factory=dict)
     """keyword arguments of the environment, or of its suite; on the command line as JSON"""
@@ -122,11 +127,11 @@ class EnvConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A training run. `Config(...)` fills what is not given from the preset for its environment."""
+    """A training run, as `paceline.Config(...)` resolves it."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
-    algo: Literal["ppo", "a2c", "impala"] = "ppo"
+    algo: Annotated[Own, _one_of(*ENTRIES["algo"])] = "ppo"
     """what is optimised; also a3c (a2c by learners that wait for nobody), ddppo (ppo with ranks)"""
     env_id: str | Callable[..., Any] = "CartPole-v1"
     """a Gymnasium id, module:Id-v0, or suite:Name; in Python also a callable"""
@@ -154,12 +159,14 @@ class Config:
     learners"""
     num_envs_per_worker: Count | None = None
     """environments of each worker, instead of num_envs"""
-    sampler: Literal["auto", "serial", "workers", "stream"] = "auto"
+    sampler: Annotated[Own, _one_of("auto", *ENTRIES["sampler"])] = "auto"
     """where rollouts come from (auto: with workers, `stream` for impala, else `workers`)"""
+    pool: Annotated[Own, _one_of(*ENTRIES["pool"])] = "processes"
+    """what workers are"""
     ranks: Annotated[int, Ge(1), Le(4096), BeforeValidator(_processes)] = 1
     """learners with environments of their own that average their gradients (`auto`: one per CPU;
     under torchrun as many as it has started); num_envs and num_workers are those of each"""
-    sync: Literal["auto", "local", "allreduce", "hogwild"] = "auto"
+    sync: Annotated[Own, _one_of("auto", *ENTRIES["sync"])] = "auto"
     """what learners do with their gradients (auto: with ranks `allreduce`; `hogwild` is a3c's)"""
     backend: Literal["auto", "shm", "gloo", "nccl"] = "auto"
     """what sums go through (auto: memory within a host, gloo between hosts, nccl for GPUs)"""
@@ -191,6 +198,8 @@ class Config:
     """divide rewards by the running deviation of the discounted return"""
     clip_reward: bool = False
     """learn from the sign of each reward; what is reported stays as it is"""
+    bonus: Annotated[Own, _one_of(*ENTRIES["bonus"])] | None = None
+    """exploration bonus, as module:Class"""
 
     hidden: Annotated[tuple[Width, ...], MaxLen(64), BeforeValidator(_list)] | None = None
     """sizes of the dense layers, such as 64,64 (that for vectors, 512 for images)"""
@@ -203,9 +212,16 @@ class Config:
     """log of a Box action's deviation at the start; -1 explores a third as widely as 0"""
     state_dependent_std: bool = False
     """let the network say the deviation of a Box action in each state, not one for all"""
-    encoder: Annotated[str | Callable[..., Any], BeforeValidator(_encoder)] | None = None
+    encoder: Annotated[Own, _one_of(*ENCODERS)] | None = None
     """what comes before the heads: mlp, small, nature or impala for images (nature, or small for
     those of under 36 pixels), or your own, as module:Class; in Python also a class or a module"""
+    memory: Annotated[Own, _one_of(*ENTRIES["memory"])] | None = None
+    """recurrent cell after the encoder, as module:Class"""
+    memory_size: Width = 64
+    """numbers that the memory puts out"""
+    memory_segment: Count | None = None
+    """successive steps of one environment in a training segment, which divide rollout_steps (the
+    nearest to 16 that do)"""
     precision: Literal["fp32", "bf16"] = "fp32"
     """what comes before the heads computes in float32, or in bfloat16 where the CPU or GPU can"""
 
@@ -246,26 +262,35 @@ class Config:
     """replace the run that `output_dir` holds"""
 
     env: EnvConfig = field(default_factory=EnvConfig)
-    ppo: PPO = field(default_factory=PPO)
-    a2c: A2C = field(default_factory=A2C)
-    impala: IMPALA = field(default_factory=IMPALA)
-
-    given: ClassVar[Mapping[str, Any]] = {}
-    """what was asked for, as opposed to filled in; each `Config` has its own"""
-    working_directory: ClassVar[str] = ""
+    options: Mapping[str, Any] = field(default_factory=dict, metadata=NO_OPTION)
+    """sections by name: the options of every algorithm, and of the other entries chosen"""
+    given: Mapping[str, Any] = field(default_factory=dict, metadata=NO_OPTION, compare=False)
+    """what was asked for, as opposed to filled in"""
+    working_directory: str = field(default="", metadata=NO_OPTION, compare=False)
     """where it was made, and where `runs/` is; an environment may change to another"""
+
+    def __getattr__(self, name: str) -> Any:
+        """A section of options, such as `config.ppo`."""
+        options = vars(self).get("options", {})
+        if name in options:
+            return options[name]
+        raise AttributeError(f"a configuration has no {name!r}")
 
     def replace(self, **changes: Any) -> Config:
         """The same request with `changes`; what nobody asked for is filled in anew."""
-        from .configure import resolve
+        from .configure import asked, resolve
 
-        return resolve(self.given, changes)
+        return resolve(asked(self), changes)
 
     def at(self, output_dir: str) -> Config:
         """The same run, in another place."""
-        moved = copy.copy(self)
-        vars(moved).update(output_dir=output_dir, given={**self.given, "output_dir": output_dir})
-        return moved
+        given = {**self.given, "output_dir": output_dir}
+        return dataclasses.replace(self, output_dir=output_dir, given=given)
+
+    def entry(self, option: str) -> Any:
+        """What was chosen, looked up: `algo`, `sampler`, `sync`, `pool`, `memory` or `bonus`."""
+        resolved = {"sampler": "sampling", "sync": "syncing"}
+        return entry(option, getattr(self, resolved.get(option, option)))
 
     @property
     def own_encoder(self) -> str | Callable[..., Any] | None:
@@ -273,43 +298,45 @@ class Config:
         return None if self.encoder in ENCODERS else self.encoder
 
     @property
-    def algorithm(self) -> PPO | A2C | IMPALA:
-        """The hyper-parameters of the chosen algorithm."""
-        return getattr(self, self.algo)
+    def algo_section(self) -> str:
+        """The section of the chosen algorithm."""
+        return section_of("algo", self.algo)
 
     @property
-    def sampling(self) -> Literal["serial", "workers", "stream"]:
-        """The sampler, by name."""
+    def algorithm(self) -> Any:
+        """The hyper-parameters of the chosen algorithm."""
+        return self.options[self.algo_section]
+
+    @property
+    def sampling(self) -> Own:
+        """The sampler that `auto` stands for, or the one that was chosen."""
         if self.sampler != "auto":
             return self.sampler
-        if not self.num_workers or self.sync == "hogwild":
+        if not self.workers:
             return "serial"
         return "stream" if self.algorithm.needs_log_ratio else "workers"
 
     @property
-    def syncing(self) -> Literal["local", "allreduce", "hogwild"]:
-        """The sync, by name."""
+    def syncing(self) -> Own:
+        """The sync that `auto` stands for, or the one that was chosen."""
         if self.sync != "auto":
             return self.sync
         return "allreduce" if self.ranks > 1 else "local"
 
     @property
-    def processes(self) -> int:
-        """Processes that a launcher starts; of a3c's, one watches."""
-        return self.num_workers + 1 if self.sync == "hogwild" else self.ranks
+    def learners(self) -> int:
+        """Over all processes."""
+        return int(getattr(self, self.entry("sync").counted_by))
 
     @property
-    def rank(self) -> int | None:
-        """Which of them this is; None if they have yet to be started, or there is but one."""
-        if self.processes == 1:
-            return None
-        name = "num_workers" if self.sync == "hogwild" else "ranks"
-        return launcher.rank(asked=self.given.get(name) is not None)
+    def workers(self) -> int:
+        """Processes that step the environments of one learner."""
+        return 0 if self.entry("sync").counted_by == "num_workers" else self.num_workers
 
     @property
     def columns(self) -> int:
         """Environments of one learner."""
-        return self.num_envs // (self.num_workers if self.sync == "hogwild" else 1)
+        return self.num_envs // max(1, self.num_workers - self.workers)
 
     @property
     def env_name(self) -> str:
@@ -320,7 +347,9 @@ class Config:
     @property
     def algo_name(self) -> str:
         """As users call it."""
-        return "a3c" if self.syncing == "hogwild" else self.algo
+        chosen = {"algo": self.algo, "sync": self.syncing}
+        named = (alias for alias, means in ALIASES.items() if chosen.items() <= means.items())
+        return next(named, self.algo_section)
 
     @property
     def minibatch_count(self) -> int:
@@ -330,36 +359,21 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data that `Config(**…)` turns into the same run again."""
-        plain: dict[str, Any] = {}
-        for entry in dataclasses.fields(self):
-            value = getattr(self, entry.name)
-            section = is_dataclass(value) and not isinstance(value, type)
-            plain[entry.name] = dataclasses.asdict(value) if section else value
-        plain |= {"preset": "none", "env_id": self.env_name}
-        if self.encoder is not None:
-            plain["encoder"] = name_of(self.encoder)
+        plain = {one.name: getattr(self, one.name) for one in option_fields()}
+        plain |= {"preset": "none", "env_id": self.env_name, **self.options}
+        for name, value in plain.items():
+            if is_dataclass(value) and not isinstance(value, type):
+                plain[name] = dataclasses.asdict(value)
+            elif callable(value):
+                plain[name] = name_of(value)
         return json.loads(json.dumps(plain))
 
 
-ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
-    "ppo": {"minibatches": 4},
-    "a2c": {
-        "rollout_steps": 5,
-        "epochs": 1,
-        "minibatches": 1,
-        "lr": 7e-4,
-        "optimizer": "rmsprop",
-        "log_every": 100,
-    },
-    "impala": {
-        "rollout_steps": 20,
-        "epochs": 1,
-        "minibatches": 1,
-        "lr": 6e-4,
-        "optimizer": "rmsprop",
-        "log_every": 20,
-    },
-}
+def option_fields() -> list[dataclasses.Field[Any]]:
+    """The fields of `Config` that a user sets: all but what it remembers."""
+    return [one for one in dataclasses.fields(Config) if one.metadata.get("option", True)]
+
+
 ALIASES: dict[str, dict[str, Any]] = {
     "a3c": {"algo": "a2c", "sync": "hogwild", "num_workers": "auto"},
     "ddppo": {"algo": "ppo", "ranks": "auto"},
@@ -367,19 +381,6 @@ ALIASES: dict[str, dict[str, Any]] = {
 """Names for ways of running an algorithm, which are resolved when a configuration is read."""
 BUDGETS = ("total_steps", "total_iters", "duration")
 DEFAULT_BUDGET = 1_000_000
-
-
-def _init(self: Config, **given: Any) -> None:
-    """Config(...) in Python goes the same way as files and flags."""
-    from .configure import resolve
-
-    if len(given) == len(dataclasses.fields(Config)) and given["preset"] == "auto":
-        given["preset"] = "none"  # by dataclasses.replace: all is said, and nothing left to fill
-    self.__dict__.update(vars(resolve(given)))
-
-
-# The generated signature stays what editors and type checkers see.
-Config.__init__ = _init  # type: ignore[method-assign]
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

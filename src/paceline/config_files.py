@@ -7,6 +7,7 @@ import json
 import runpy
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 from .config import Config
 from .errors import BadInput
 from .files import open_plain
+from .registry import ENTRIES, by_name, section_of
 
 MOST_VALUES = 10_000
 MOST_BYTES = 64_000
@@ -84,6 +86,12 @@ def _count(values: Any, limit: int = MOST_VALUES) -> int:
 def _from_python(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(path)
+    return _executed(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _executed(path: Path, changed: int) -> dict[str, Any]:
+    """Flags ask twice: first for what chooses entries, then for everything."""
     try:
         config = runpy.run_path(str(path)).get("config")
     except BadInput:
@@ -96,10 +104,21 @@ def _from_python(path: Path) -> dict[str, Any]:
 
 
 def plain(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections that come as dataclasses, from Python, become dicts."""
+    """Sections that come as dataclasses, from Python, become dicts; so does a chosen entry that
+    comes with its options, such as `algo=PPO(clip=0.1)`."""
+    out = dict(layer)
+    for option, registry in ENTRIES.items():
+        value = layer.get(option)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            out[option] = by_name(type(value), registry)
+            out[section_of(option, out[option])] = value
+        elif isinstance(value, type):
+            out[option] = by_name(value, registry)
     return {
-        key: dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
-        for key, value in layer.items()
+        key: dataclasses.asdict(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type)
+        else value
+        for key, value in out.items()
     }
 
 

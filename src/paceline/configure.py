@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 
 from .checks import MOST_ROWS, check, nearest_divisor, shared_equally
-from .config import (
-    ALGORITHM_DEFAULTS,
-    ALIASES,
-    BUDGETS,
-    DEFAULT_BUDGET,
-    Config,
-    merged,
-    presets,
-)
+from .config import ALIASES, BUDGETS, DEFAULT_BUDGET, STRICT, merged, option_fields, presets
+from .config import Config as Resolved
 from .config_files import load_file, plain
 from .errors import BadInput
 from .files import absolute
 from .launcher import launched, local_size
+from .registry import entry, sections
 
 if TYPE_CHECKING:
     from .spaces import ActionSpec, ObservationSpec
@@ -37,24 +33,26 @@ PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
 STATISTICS = ("normalize_obs", "normalize_return")
 RELATED = {"babyai": "minigrid"}
 """Families of environments that share a preset."""
+ALGO = Resolved.algo
 MOST_SENTENCES = 10
 """That are said of a configuration's errors."""
+SEGMENT = 16
+"""Steps of a training segment of a memory, or the nearest number that fits."""
 
 
-@cache
-def _adapter() -> TypeAdapter[Config]:
-    return TypeAdapter(Config)
+def Config(**given: Any) -> Resolved:
+    """A training run; what is not given is filled in from the preset for its environment."""
+    return resolve(given)
 
 
-def resolve(*given: Mapping[str, Any]) -> Config:
+def resolve(*given: Mapping[str, Any]) -> Resolved:
     """Defaults, then the algorithm's, then the preset's, then each of `given`; then validation."""
     explicit: dict[str, Any] = {}
     for layer in given:
         explicit = _over(explicit, plain(layer))
     explicit = _with_absolute_paths(_by_name(explicit))
-    algo = explicit.get("algo", Config.algo)
     preset = _preset(explicit)
-    values = _over(ALGORITHM_DEFAULTS.get(str(algo), {}), preset)
+    values = _over(getattr(entry("algo", explicit.get("algo", ALGO)), "defaults", {}), preset)
     if any(explicit.get(name) is not None for name in BUDGETS):
         values = {key: value for key, value in values.items() if key not in BUDGETS}
     values = _over(values, explicit)
@@ -62,23 +60,51 @@ def resolve(*given: Mapping[str, Any]) -> Config:
         values["preset"] = preset["preset"]
     if all(values.get(name) is None for name in BUDGETS):
         values["total_steps"] = DEFAULT_BUDGET
-    values |= _launched(explicit)
+    config = _validated(values | _launched(explicit), explicit)
+    config = dataclasses.replace(config, **_spread(config, explicit))
+    config = dataclasses.replace(config, **_dividing(config, explicit))
+    check(config)
+    return config
+
+
+def _validated(values: Mapping[str, Any], explicit: Mapping[str, Any]) -> Resolved:
+    """Every option by itself, whichever section it is in."""
+    kinds = sections(values)
     try:
-        config: Config = _adapter().validate_python(values)
-        if spread := _spread(config, explicit):
-            values |= spread
-            config = _adapter().validate_python(values)
+        found = _adapter(*kinds.items()).validate_python(values)
     except ValidationError as error:
         details = error.errors()
-        said = [_sentence(detail) for detail in details[:MOST_SENTENCES]]
+        said = [_sentence(detail, field_names(kinds)) for detail in details[:MOST_SENTENCES]]
         if len(details) > MOST_SENTENCES:
             said.append(f"and {len(details) - MOST_SENTENCES:,} more like these")
         raise BadInput("\n".join(said)) from None
-    if divided := _dividing(config, explicit):
-        config = _adapter().validate_python(values | divided)
-    check(config)
-    vars(config).update(given=explicit, working_directory=absolute(""))
-    return config
+    own = {one.name: getattr(found, one.name) for one in option_fields()}
+    options = {name: getattr(found, name) for name in kinds}
+    return Resolved(**own, options=options, given=explicit, working_directory=absolute(""))
+
+
+@cache
+def _adapter(*kinds: tuple[str, type]) -> TypeAdapter[Any]:
+    """Of a configuration with these sections: options side by side, as a file has them."""
+    hints = get_type_hints(Resolved, include_extras=True)
+    own = [(one.name, hints[one.name], copy.copy(one)) for one in option_fields()]
+    more = [(name, kind, dataclasses.field(default_factory=kind)) for name, kind in kinds]
+    strict = {"__pydantic_config__": STRICT}
+    try:
+        made = dataclasses.make_dataclass("Options", own + more, namespace=strict, kw_only=True)
+        return TypeAdapter(made)
+    except (PydanticUserError, NameError, TypeError) as error:
+        names = ", ".join(name for name, _ in kinds)
+        raise BadInput(f"the options of {names} can't be read: {error}") from None
+
+
+def asked(config: Resolved) -> dict[str, Any]:
+    """What was asked for, by `dataclasses.replace` too."""
+    filled = resolve(config.given)
+    names = (*(one.name for one in option_fields()), *config.options)
+    mine = {name: getattr(config, name) for name in names}
+    new = {name: value for name, value in mine.items() if value != getattr(filled, name, None)}
+    return {**config.given, **new}
 
 
 def _with_absolute_paths(layer: dict[str, Any]) -> dict[str, Any]:
@@ -99,15 +125,14 @@ def _by_name(layer: dict[str, Any]) -> dict[str, Any]:
 
 def _launched(explicit: Mapping[str, Any]) -> dict[str, Any]:
     """What follows from the number of processes that a launcher has started."""
-    hogwild = explicit.get("sync") == "hogwild"
-    name = "num_workers" if hogwild else "ranks"
-    wanted = explicit.get(name)
+    sync = entry("sync", explicit.get("sync")) or entry("sync", "allreduce")
+    name, wanted = sync.counted_by, explicit.get(sync.counted_by)
     started = launched(asked=wanted is not None)
     if started is None:
         return {}
-    number = started - 1 if hogwild else started
+    number = started - sync.watcher
     if wanted not in (None, "auto", number, str(number)):
-        watching = ", of which one only watches" if hogwild else ""
+        watching = ", of which one only watches" if sync.watcher else ""
         raise BadInput(
             f"{name} is {wanted}, and this is one of {started} processes that a launcher has "
             f"started{watching}; leave it out, or start as many as that takes"
@@ -115,9 +140,9 @@ def _launched(explicit: Mapping[str, Any]) -> dict[str, Any]:
     return {name: number}
 
 
-def _spread(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
+def _spread(config: Resolved, explicit: Mapping[str, Any]) -> dict[str, Any]:
     """How many environments, or workers, follow from how many there are of the other."""
-    found = {}
+    found: dict[str, Any] = {}
     workers, each, envs = config.num_workers, config.num_envs_per_worker, config.num_envs
     if explicit.get("num_workers") == "auto" and config.ranks > 1:  # which have the CPUs in common
         workers = found["num_workers"] = max(1, workers // local_size(config.ranks))
@@ -130,34 +155,37 @@ def _spread(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _dividing(config: Config, explicit: Mapping[str, Any]) -> dict[str, int]:
+def _dividing(config: Resolved, explicit: Mapping[str, Any]) -> dict[str, Any]:
     """The nearest number of minibatches that fits, where nobody asked for the one that does not."""
     rows, ranks = config.num_envs * config.rollout_steps, config.ranks
     if rows > MOST_ROWS:
         return {}
+    found: dict[str, Any] = {}
+    if config.memory is not None and config.memory_segment is None:
+        found["memory_segment"] = nearest_divisor(config.rollout_steps, SEGMENT) or 1
     if config.minibatches and rows % config.minibatches and explicit.get("minibatches") is None:
-        return {"minibatches": nearest_divisor(rows, config.minibatches) or 1}
+        return found | {"minibatches": nearest_divisor(rows, config.minibatches) or 1}
     size = config.batch_size
     if size and not shared_equally(config) and explicit.get("batch_size") is None:
         each = max(1, round(size / ranks))
-        return {"batch_size": ranks * (nearest_divisor(rows, each) or 1)}
-    return {}
+        return found | {"batch_size": ranks * (nearest_divisor(rows, each) or 1)}
+    return found
 
 
-def fitted(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
+def fitted(config: Resolved, obs: ObservationSpec, act: ActionSpec) -> Resolved:
     """With what suits these spaces filled in, where nothing was tuned for the environment."""
     if config.preset == "auto":
         config = _suited(config, obs, act)
     if config.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
-        return resolve(config.given, {"preset": config.preset, "normalize_obs": False})
+        return resolve(asked(config), {"preset": config.preset, "normalize_obs": False})
     return config
 
 
-def _suited(config: Config, obs: ObservationSpec, act: ActionSpec) -> Config:
+def _suited(config: Resolved, obs: ObservationSpec, act: ActionSpec) -> Resolved:
     suits = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
-    if suits not in presets(config.algo):
+    if suits not in presets(config.algo_section):
         return config
-    return resolve(config.given, {"preset": suits})
+    return resolve(asked(config), {"preset": suits})
 
 
 def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,16 +197,17 @@ def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
-    name, algo = explicit.get("preset", "auto"), str(explicit.get("algo", Config.algo))
+    name, algo = explicit.get("preset", "auto"), str(explicit.get("algo", ALGO))
     if name == "none":
         return {}
-    env_id = explicit.get("env_id", Config.env_id) if name == "auto" else name
+    env_id = explicit.get("env_id", Resolved.env_id) if name == "auto" else name
     if not isinstance(env_id, str):
         return {}
     known = presets(algo)
     if found := _tuned(env_id, list(known)):
         values = load_file(known[found]) | {"preset": found}
-        if explicit.get("sync") == "hogwild":  # whose learners have no statistics in common
+        sync = entry("sync", explicit.get("sync"))
+        if sync is not None and not sync.lockstep:  # whose learners have no statistics in common
             values = {name: value for name, value in values.items() if name not in STATISTICS}
         return values
     if name == "auto":
@@ -209,14 +238,15 @@ def _other_version(env_id: str, known: list[str]) -> str | None:
     return max(alike, key=lambda other: (len(other), other), default=None)
 
 
-def field_names(kind: Any = Config, prefix: str = "") -> list[str]:
-    """Every field by its dotted name, sections included."""
+def field_names(kinds: Mapping[str, type] | None = None) -> list[str]:
+    """Every option by its dotted name, sections included."""
+    named: dict[str, Any] = {one.name: one.default_factory for one in option_fields()}
+    named |= kinds or sections({})
     names = []
-    for entry in dataclasses.fields(kind):
-        names.append(prefix + entry.name)
-        default = entry.default_factory
-        if isinstance(default, type) and dataclasses.is_dataclass(default):
-            names += field_names(default, f"{prefix}{entry.name}.")
+    for name, kind in named.items():
+        names.append(name)
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            names += [f"{name}.{one.name}" for one in dataclasses.fields(kind)]
     return names
 
 
@@ -225,10 +255,9 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _sentence(detail: Any) -> str:
+def _sentence(detail: Any, known: list[str]) -> str:
     """One of pydantic's errors: which field, the value seen, what it should be."""
     place = [str(part) for part in detail["loc"]]
-    known = field_names()
     unknown = detail["type"] in ("extra_forbidden", "unexpected_keyword_argument")
     while place and ".".join(place) not in known and not unknown:
         place.pop()  # positions within a list, and branches of a union

@@ -8,11 +8,15 @@ import dataclasses
 import difflib
 import inspect
 import textwrap
+from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NoReturn, get_type_hints
 
-from .config import Config
+from .config import Config, option_fields
+from .config_files import load_file
 from .errors import BadInput
+from .registry import ENTRIES, name_of, sections
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,8 +28,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadInput(message)
 
+    def prepare(self, arguments: list[str]) -> None:
+        """Add what depends on the arguments themselves."""
+
     def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         """What was given, and only that, by name; options and other arguments may be `mixed`."""
+        self.prepare(arguments)
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         given, unknown = parse(arguments)
         if unknown:
@@ -50,48 +58,77 @@ class Field:
         return "--" + self.name.replace("_", "-")
 
 
-def fields_of(kind: Any = Config, prefix: str = "") -> list[Field]:
+def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
     """Every option with its documentation; sections come last."""
-    texts, hints = _docstrings(kind), get_type_hints(kind)
-    found: list[Field] = []
-    sections: list[Field] = []
-    for entry in dataclasses.fields(kind):
-        section = entry.default_factory
-        if isinstance(section, type) and dataclasses.is_dataclass(section):
-            sections += fields_of(section, f"{prefix}{entry.name}.")
-        else:
-            is_bool = hints[entry.name] in (bool, bool | None)
-            found.append(Field(prefix + entry.name, texts.get(entry.name, ""), is_bool))
-    return found + sections
+    made = {one.name: one.default_factory for one in option_fields()}
+    named: dict[str, Any] = {name: kind for name, kind in made.items() if isinstance(kind, type)}
+    named |= sections({}) if kinds is None else kinds
+    plain = [field for field in _fields(Config) if field.name in made and field.name not in named]
+    return plain + [field for name, kind in named.items() for field in _fields(kind, f"{name}.")]
+
+
+def _fields(kind: Any, prefix: str = "") -> list[Field]:
+    try:
+        texts, hints = _docstrings(kind), get_type_hints(kind)
+    except NameError as error:
+        raise BadInput(f"the options of {name_of(kind)} can't be read: {error}") from None
+    return [
+        Field(prefix + one.name, texts.get(one.name, ""), hints[one.name] in (bool, bool | None))
+        for one in dataclasses.fields(kind)
+    ]
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """The text under each field of a dataclass."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
-    return {
-        field.target.id: str(text.value.value)
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-    }
+    """The text under each field of a dataclass, and of those that it inherits from."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
+        except (OSError, TypeError):  # it was typed into a console, say
+            continue
+        found |= {
+            field.target.id: str(text.value.value)
+            for field, text in pairwise(body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        }
+    return found
+
+
+class ConfigParser(Parser):
+    """Takes every option of a configuration: those of the entries that the arguments choose too."""
+
+    def prepare(self, arguments: list[str]) -> None:
+        first = Parser(argument_default=argparse.SUPPRESS)
+        for name in ("config", *ENTRIES):
+            first.add_argument(f"--{name}")
+        chosen: dict[str, Any] = {}
+        with suppress(BadInput):  # which is said when all of it is read
+            chosen = vars(first.parse_known_args(arguments)[0])
+            chosen = (load_file(chosen["config"]) if "config" in chosen else {}) | chosen
+        for field in fields_of(sections(chosen)):
+            if field.flag not in self._option_string_actions:
+                self.add(field)
+
+    def add(self, field: Field) -> None:
+        if field.is_bool:
+            self.add_argument(field.flag, dest=field.name, nargs="?", const="true")
+            negative = f"--no-{field.flag[2:]}"
+            self.add_argument(negative, dest=field.name, action="store_const", const="false")
+        else:
+            self.add_argument(field.flag, dest=field.name)
 
 
 def config_parser(*positional: str) -> Parser:
     """Takes every option of `Config`, `--config FILE`, and the positional arguments named."""
-    parser = Parser(argument_default=argparse.SUPPRESS)
+    parser = ConfigParser(argument_default=argparse.SUPPRESS)
     for name in positional:
         parser.add_argument(name)
     parser.add_argument("--config", metavar="FILE")
     for field in fields_of():
-        if field.is_bool:
-            parser.add_argument(field.flag, dest=field.name, nargs="?", const="true")
-            parser.add_argument(
-                f"--no-{field.flag[2:]}", dest=field.name, action="store_const", const="false"
-            )
-        else:
-            parser.add_argument(field.flag, dest=field.name)
+        parser.add(field)
     return parser
 
 
@@ -111,7 +148,8 @@ def help_text(config: Config) -> str:
     """Every option, its meaning, and the value it has if it is not given."""
     lines = ["  --config FILE", "      a .yaml, .json, .toml or .py file; flags win over it"]
     section = ""
-    for field in fields_of():
+    kinds = {name: type(options) for name, options in config.options.items()}
+    for field in fields_of(kinds):
         value: Any = config
         for part in field.name.split("."):
             value = getattr(value, part)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from .registry import ALGORITHMS, SAMPLERS, SUITES, SYNCS
+from .registry import ALGORITHMS, POOLS, SAMPLERS, SUITES, SYNCS
 
 Lines = Iterator[tuple[str, str]]
 
@@ -34,5 +34,6 @@ LISTS: dict[str, Callable[[], Lines]] = {
     "envs": _registered(SUITES),
     "samplers": _registered(SAMPLERS),
     "syncs": _registered(SYNCS),
+    "pools": _registered(POOLS),
     "presets": _presets,
 }

@@ -43,7 +43,7 @@ class Outcome:
         updates = progress.iter - self._iter
         if updates and not self._moved():
             limit = getattr(config.algorithm, "target_kl", None)
-            kl = "" if limit is None else f", {config.algo}.target_kl {limit:g}"
+            kl = "" if limit is None else f", {config.algo_section}.target_kl {limit:g}"
             log.warning(
                 "the policy is the one that it was %s updates ago: nothing was learnt with lr %g, "
                 "max_grad_norm %g%s",

@@ -8,21 +8,23 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from . import checkpoint, machine
-from .config import BUDGETS, Config
+from .config import BUDGETS, OBJECTS, Config
 from .config_files import load_file
-from .configure import resolve
+from .configure import field_names, resolve
 from .errors import BadInput, StoppedEarly
 from .files import absolute, read_plain, replace_file, shown, strange
-from .launcher import launch_name, launched
+from .launcher import launched
 from .lock import LOCK, check_path
 from .machine import Choices
 from .metrics import cut_back, reserve
+from .registry import ENTRIES, entry, stand_in
 from .words import printable
 
 log = logging.getLogger("paceline")
@@ -56,11 +58,11 @@ CHANGEABLE = {
 """What a resumed run may do differently: none of it alters learning."""
 
 
-def refuse_to_lose(folder: Path, config: Config) -> None:
+def refuse_to_lose(folder: Path, config: Config, launch: str | None) -> None:
     """A directory that holds a run, or anything that one would replace, needs --overwrite."""
     check_path("output_dir", str(folder))
     held = [name for name in OURS if (folder / name).exists()]
-    if held and not config.overwrite and not begun_by_this_launch(folder):
+    if held and not config.overwrite and not begun_by_this_launch(folder, launch):
         place = shown(folder)
         raise BadInput(
             f"{place} already holds a run ({held[0]}); go on with `paceline resume {place}`, "
@@ -68,9 +70,8 @@ def refuse_to_lose(folder: Path, config: Config) -> None:
         )
 
 
-def begun_by_this_launch(folder: Path) -> bool:
+def begun_by_this_launch(folder: Path, name: str | None) -> bool:
     """Whether the ranks that began this run were started by the launcher that started this one."""
-    name = launch_name()
     if name is None or not (folder / RUN).is_file():
         return False
     try:
@@ -79,9 +80,9 @@ def begun_by_this_launch(folder: Path) -> bool:
         return False
 
 
-def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
+def claim(folder: Path, config: Config, choices: dict[str, Any], launch: str | None) -> None:
     """Write what the run is; with --overwrite, in place of the one that is there."""
-    refuse_to_lose(folder, config)
+    refuse_to_lose(folder, config, launch)
     if config.log_jsonl:
         _claim_copy(Path(config.log_jsonl), config.overwrite, folder)
     try:
@@ -94,9 +95,8 @@ def claim(folder: Path, config: Config, choices: dict[str, Any]) -> None:
             **machine.description(),
             "choices": choices,
             "preset": config.preset,
-            "launch": launch_name(),
-            "env_is_callable": callable(config.env_id),
-            "encoder_is_callable": callable(config.encoder),
+            "launch": launch,
+            **{key: callable(getattr(config, name)) for name, key in OBJECTS.items()},
         }
         replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
         write_config(folder, config)  # last: from here on it is a run
@@ -174,7 +174,8 @@ def refuse_strange(run: Path) -> None:
 
 def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
     """A run's own configuration, with `changes`; errors name the file or the option at fault."""
-    stored = _as_launched(load_file(run / CONFIG))
+    given = {name: value for name, value in (changes or {}).items() if name in OBJECTS}
+    stored = _as_launched(load_file(run / CONFIG) | given)
     try:
         config = resolve(stored)
     except BadInput as error:
@@ -186,17 +187,25 @@ def run_config(run: Path, changes: Mapping[str, Any] | None = None) -> Config:
     return resolve(stored, changes)
 
 
+def plain_config(run: Path) -> Config:
+    """A run's own configuration, without importing what it names as module:Class."""
+    stored = load_file(run / CONFIG)
+    known = field_names()
+    named = {o: v for o in ENTRIES if isinstance(v := stored.get(o), str) and ":" in v}
+    own = {n: v for n, v in stored.items() if isinstance(v, dict) and n not in known}
+    return run_config(run, {option: stand_in(option, v, own) for option, v in named.items()})
+
+
 def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:
     """Without a number of processes that a launcher has started anyway."""
     try:
         started = launched() or 0
     except BadInput:
         return stored
-    hogwild = stored.get("sync") == "hogwild"
-    name = "num_workers" if hogwild else "ranks"
-    if stored.get(name) != (started - 1 if hogwild else started):
+    sync = entry("sync", stored.get("sync")) or entry("sync", "allreduce")
+    if stored.get(sync.counted_by) != started - sync.watcher:
         return stored
-    return {key: value for key, value in stored.items() if key != name}
+    return {key: value for key, value in stored.items() if key != sync.counted_by}
 
 
 def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choices]:
@@ -205,14 +214,21 @@ def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choic
         raise BadInput(f"{shown(folder)} holds no run: there is no {CONFIG} in it")
     refuse_strange(folder)
     stored = load_file(folder / CONFIG)
-    objects = {name for name in ("env_id", "encoder") if callable(changes.get(name))}
+    objects = {name: changes[name] for name in OBJECTS if _object(changes.get(name))}
     said_again = {"init_from"} if _same_start(stored, changes) else set()
     for name in changes:
-        if name not in CHANGEABLE | objects | said_again:
+        if name not in CHANGEABLE | set(objects) | said_again:
             allowed = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(CHANGEABLE))
             raise BadInput(
                 f"{name} can't change when a run is resumed, since it alters what is learnt; "
                 f"what can: {allowed}"
+            )
+    made_with, choices = read_run(folder)
+    for name, key in OBJECTS.items():
+        if made_with.get(key) and name not in objects:
+            raise BadInput(
+                f"this run's {name} was a Python callable ({stored.get(name)}); resume it from "
+                f"Python with paceline.resume(run, {name}=that_callable)"
             )
     unused = {name: getattr(Config, name) for name in leading_out(folder, stored, changes)}
     config = run_config(folder, changes | unused)
@@ -222,14 +238,12 @@ def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choic
             f"weights of {config.init_from}; to read them again, write --init-from "
             f"{shlex.quote(config.init_from)}"
         )
-    made_with, choices = read_run(folder)
-    for name, key in (("env_id", "env_is_callable"), ("encoder", "encoder_is_callable")):
-        if made_with.get(key) and name not in objects:
-            raise BadInput(
-                f"this run's {name} was a Python callable ({getattr(config, name)}); resume it "
-                f"from Python with paceline.resume(run, {name}=that_callable)"
-            )
     return config, choices
+
+
+def _object(value: Any) -> bool:
+    """Whether it is what Python gives and no file holds; an algorithm may come with its options."""
+    return callable(value) or is_dataclass(value)
 
 
 def _same_start(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
@@ -257,10 +271,10 @@ def _inside(folder: Path, path: str) -> bool:
         return False
 
 
-def _warn_of(unused: Settings, folder: Path, config: Config) -> None:
+def _warn_of(unused: Settings, folder: Path, several: bool) -> None:
     for name, consequence, matters in (
         ("log_jsonl", "is not written to", True),
-        ("init_method", "is not where ranks meet", config.processes > 1),
+        ("init_method", "is not where ranks meet", several),
     ):
         if name in unused and matters:
             value = printable(str(unused[name]))[:200]
@@ -271,11 +285,16 @@ def _warn_of(unused: Settings, folder: Path, config: Config) -> None:
             )
 
 
-def rewind(folder: Path, config: Config, iteration: int, changes: Mapping[str, Any]) -> None:
-    """Take back what was written after `iteration`, which will be written again."""
+def rewind(
+    folder: Path, config: Config, iteration: int, changes: Mapping[str, Any], several: bool
+) -> None:
+    """Take back what was written after `iteration`, which will be written again.
+
+    With `several` processes, where they meet matters.
+    """
     stored = load_file(folder / CONFIG)
     unused = leading_out(folder, stored, changes)
-    _warn_of(unused, folder, config)
+    _warn_of(unused, folder, several)
     try:
         copy = Path(config.log_jsonl) if config.log_jsonl else None
         if copy and str(copy) == stored.get("log_jsonl") and copy.is_file():

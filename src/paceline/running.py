@@ -33,13 +33,14 @@ from .meter import Meter
 from .metrics import Report
 from .recorder import Recorder
 from .ring import ring
-from .rundir import CONFIG, add_to_run, claim, fixed, read_run, resumed_config, rewind
+from .rundir import CONFIG, add_to_run, claim, fixed, read_run, rewind
 from .samplers.block import listed
 from .samplers.serial import Serial
 from .space_text import mismatch
 from .start import start_from
 from .stopping import StopNow, interruptible
 from .sync import Sync
+from .topology import Topology
 from .words import printable
 
 log = logging.getLogger("paceline")
@@ -63,6 +64,7 @@ def start(
     folder: Path | None,
     new_folder: Callable[[Config], Path],
     sync: Sync,
+    topology: Topology,
     stopping: Callable[[], bool],
     asked: float,
 ) -> Iterator[Report]:
@@ -73,27 +75,33 @@ def start(
     _agree_on(config, sync)
     with ExitStack() as stack:
         with interruptible():
-            parts = stack.enter_context(build(config, world=world, sync=sync))
+            parts = stack.enter_context(build(config, None, world, sync, topology))
         if config.init_from:
             start_from(config.init_from, parts)
-        if sync.rank == 0:
+        if topology.writes:
             folder = folder or new_folder(config)
             stack.enter_context(locked(folder))
-            claim(folder, config, asdict(parts.choices))
+            claim(folder, config, asdict(parts.choices), topology.launch)
             _introduce(config, folder, parts)
         yield from _record(config, folder or Path(), parts, Progress(), stopping, asked)
 
 
 def go_on(
-    folder: Path, sync: Sync, stopping: Callable[[], bool], asked: float, changes: dict[str, Any]
+    folder: Path,
+    changes: dict[str, Any],
+    config: Config,
+    choices: Choices,
+    sync: Sync,
+    topology: Topology,
+    stopping: Callable[[], bool],
+    asked: float,
 ) -> Iterator[Report]:
     """A run from its newest whole checkpoint, of which rank 0 tells the others."""
-    config, choices = resumed_config(folder, changes)
     choices = _fewer_threads(choices)
     _agree_on(config, sync)
     with ExitStack() as stack:
         newest = None
-        if sync.rank == 0:
+        if topology.writes:
             stack.enter_context(locked(folder))
             checkpoint.sweep(folder / "checkpoints")
             if checkpoint.saved(folder / "checkpoints"):
@@ -103,16 +111,16 @@ def go_on(
             world = world_of(config)
             if found is not None:
                 _refuse_other_spaces(*found, world)
-            parts = stack.enter_context(build(config, choices, world, sync))
+            parts = stack.enter_context(build(config, choices, world, sync, topology))
         progress = Progress()
         if found is not None:
             progress = _restore(*found, config, parts)
         elif config.init_from:
             start_from(config.init_from, parts)
-        if sync.rank == 0:
+        if topology.writes:
             if found is None:
                 log.warning("%s has no checkpoint yet; it starts from the beginning", shown(folder))
-            rewind(folder, config, progress.iter, changes)
+            rewind(folder, config, progress.iter, changes, topology.size > 1)
             if parts.choices != choices:
                 _note_eager(folder, parts)
             _introduce(config, folder, parts)
@@ -183,7 +191,7 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     learners = f"{sync.world_size} learners ({sync.path}) × " if sync.path else ""
     # What a run was begun with, also where it goes on: its configuration has it all filled in.
     name = printable(str(read_run(folder)[0].get("preset", config.preset)))[:60]
-    preset = f"{config.algo} {name}"
+    preset = f"{config.algo_section} {name}"
     if name in GENERAL:
         preset = f"general defaults for {GENERAL[name]} (--preset {name})"
     elif name in ("none", "auto"):
@@ -202,24 +210,24 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
         "%s, %d CPUs: %s, learner %d thread%s, %s, %s step → %s",
         machine.cpu_name(),
         machine.available_cpus(),
-        _processes(config),
+        _processes(config, parts.topology),
         choices.threads,
         "" if choices.threads == 1 else "s",
         choices.device,
         "compiled" if choices.compiled else "eager",
         shown(folder),
     )
-    warn_of_crowding(config, choices.threads)
+    warn_of_crowding(config, choices.threads, parts.topology)
 
 
-def _processes(config: Config) -> str:
-    if config.syncing == "hogwild":
-        return f"{config.num_workers} learners and one process that watches"
-    if config.sampling == "serial":
+def _processes(config: Config, topology: Topology) -> str:
+    if topology.watcher:
+        return f"{topology.learners} learners and one process that watches"
+    if not config.workers:
         return "no workers"
-    each = config.num_envs // config.num_workers
+    each = config.num_envs // config.workers
     bound = ", pinned" if config.pin else ""
-    return f"{config.num_workers} workers × {each} envs ({config.sampling}{bound})"
+    return f"{config.workers} workers × {each} envs ({printable(str(config.sampling))}{bound})"
 
 
 def _record(
@@ -239,7 +247,7 @@ def _record(
     else:
         assert sync.watcher is not None
         reports = sync.watcher.watch(learner, Meter(progress, learner, sync), *counted)
-    if parts.sync.world_size > parts.sync.size and parts.sync.rank:
+    if not parts.topology.lockstep and parts.topology.learns:
         _get_ready(parts)
         yield from reports  # a learner that others watch leaves nothing behind by itself
         return
@@ -301,7 +309,7 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         learner, sampler = shards.taken(found.arrays, sync.rank, sync.size, per_column)
         fitting(learner, parts.learner.state())
         parts.learner.restore(learner)
-        if isinstance(parts.sampler, Serial) and config.syncing == "hogwild":
+        if isinstance(parts.sampler, Serial) and not parts.topology.lockstep:
             parts.sampler.skip(facts["iter"])
         elif parts.sampler is not None:
             different = parts.sampler.restore(sampler)

@@ -14,7 +14,7 @@ from .checkpoint import Checkpoint
 from .errors import BadInput
 from .files import absolute, replace_file, shown
 from .policy.network import Encoder
-from .rundir import CONFIG, EVALUATION, read_run, refuse_strange, run_config
+from .rundir import CONFIG, EVALUATION, plain_config, read_run, refuse_strange
 
 log = logging.getLogger("paceline")
 
@@ -44,7 +44,7 @@ def _encoder_of(run: Path | None, found: Checkpoint) -> Encoder | None:
     network = found.facts.get("network")
     if run is None or not isinstance(network, dict) or network.get("encoder") is None:
         return None
-    return None if _made_with(run).get("encoder_is_callable") else run_config(run).encoder
+    return None if _made_with(run).get("encoder_is_callable") else plain_config(run).encoder
 
 
 def _made_with(run: Path) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def evaluate_saved(
         raise BadInput(
             f"{shown(source)} is not inside a run directory; say where to play with --env-id"
         )
-    config = run_config(run) if run else None
+    config = plain_config(run) if run else None
     agent = from_checkpoint(path, found, _encoder_of(run, found))
     if run is not None and env_id is None and _made_with(run).get("env_is_callable"):
         raise BadInput(

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, ParamSpec
 from weakref import WeakSet
 
-from .config import Config
+from .config import OBJECTS, Config
 from .errors import BadInput
 from .files import absolute, shown
-from .launcher import asked_at, launch_name
+from .launcher import asked_at
 from .metrics import Report
 from .ranks.launch import job, launch
 from .rundir import CONFIG, begun_by_this_launch, refuse_to_lose, resumed_config
+from .topology import Topology, topology_of
 
 P = ParamSpec("P")
 
@@ -59,30 +60,44 @@ def train(
     seconds apart; when `stopping()` returns true the next comes after the current iteration. With
     several ranks this process starts them, unless it is one of them, and yields rank 0's reports.
     """
-    asked, writes = asked_at(), config.rank in (None, 0)
-    if config.output_dir and writes:
-        refuse_to_lose(Path(config.output_dir), config)
-    runs = Path(config.working_directory) / "runs"
-    if config.processes > 1 and config.rank is None:
-        made = None if config.output_dir else _new_folder(runs, config)
-        moved = config.at(str(made)) if made else config
-        try:
-            yield from launch(job("train", moved, config.env_id), config, stopping)
-        finally:
-            if made:
-                with suppress(OSError):  # it is not empty once there is a run in it
-                    made.rmdir()
-        return
+    topology = topology_of(config)
+    if config.output_dir and topology.writes:
+        refuse_to_lose(Path(config.output_dir), config, topology.launch)
+    if topology.must_launch:
+        yield from _launch_training(config, topology.size, stopping)
+    else:
+        yield from _train(config, topology, stopping)
+
+
+def _launch_training(
+    config: Config, processes: int, stopping: Callable[[], bool]
+) -> Iterator[Report]:
+    """Start the ranks of a run, in a folder that they all know."""
+    made = None if config.output_dir else _new_folder(_runs(config), config)
+    moved = config.at(str(made)) if made else config
+    try:
+        yield from launch(job("train", moved, config.env_id), config, processes, stopping)
+    finally:
+        if made:
+            with suppress(OSError):  # it is not empty once there is a run in it
+                made.rmdir()
+
+
+def _train(config: Config, topology: Topology, stopping: Callable[[], bool]) -> Iterator[Report]:
+    """Train as the only process of a run, or as one of its ranks."""
     from .build import make_sync
     from .running import go_on, start
 
-    with closing(make_sync(config)) as sync:
-        folder = _folder(runs, config) if writes else None
-        going_on = folder if writes and _to_be_continued(folder) else None
+    asked, runs = asked_at(), _runs(config)
+    with closing(make_sync(config, topology)) as sync:
+        folder = _folder(runs, config, topology) if topology.writes else None
+        going_on = folder if _to_be_continued(folder, topology) else None
         if begun := sync.gather(going_on and str(going_on))[0]:
-            yield from go_on(Path(begun), sync, stopping, asked, _own_words(config))
+            resumed = Path(begun), _own_words(config)
+            yield from go_on(*resumed, *resumed_config(*resumed), sync, topology, stopping, asked)
         else:
-            yield from start(config, folder, partial(_new_folder, runs), sync, stopping, asked)
+            new_folder = partial(_new_folder, runs)
+            yield from start(config, folder, new_folder, sync, topology, stopping, asked)
 
 
 @_ended_with_script
@@ -94,36 +109,45 @@ def resume(
     The budget may be extended, and logging and evaluation changed; nothing that alters learning.
     """
     asked, folder = asked_at(), Path(absolute(run))
-    config, _ = resumed_config(folder, changes)
-    if config.processes > 1 and config.rank is None:
-        yield from launch(job("resume", str(folder), config.env_id, **changes), config, stopping)
+    config, choices = resumed_config(folder, changes)
+    topology = topology_of(config)
+    if topology.must_launch:
+        again = job("resume", str(folder), config.env_id, **changes)
+        yield from launch(again, config, topology.size, stopping)
         return
     from .build import make_sync
     from .running import go_on
 
-    with closing(make_sync(config)) as sync:
-        yield from go_on(folder, sync, stopping, asked, changes)
+    with closing(make_sync(config, topology)) as sync:
+        yield from go_on(folder, changes, config, choices, sync, topology, stopping, asked)
 
 
 def _own_words(config: Config) -> dict[str, Any]:
     """Of its user's configuration, what a run directory is not trusted with."""
-    values = {name: getattr(config, name) for name in ("env_id", "encoder")}
+    values = {name: getattr(config, name) for name in OBJECTS}
     objects = {name: value for name, value in values.items() if callable(value)}
     outward = {name: getattr(config, name) for name in ("log_jsonl", "init_method", "init_from")}
     return objects | {name: value for name, value in outward.items() if value}
 
 
-def _folder(runs: Path, config: Config) -> Path | None:
+def _runs(config: Config) -> Path:
+    return Path(config.working_directory) / "runs"
+
+
+def _folder(runs: Path, config: Config, topology: Topology) -> Path | None:
     """Where the run is to be; known before it begins only where somebody has said so."""
     if config.output_dir:
         return Path(config.output_dir)
-    name = launch_name()
-    return None if name is None else runs / f"{_stem(config)}-{zlib.crc32(name.encode()):08x}"
+    if topology.launch is None:
+        return None
+    return runs / f"{_stem(config)}-{zlib.crc32(topology.launch.encode()):08x}"
 
 
-def _to_be_continued(folder: Path | None) -> bool:
+def _to_be_continued(folder: Path | None, topology: Topology) -> bool:
     """Whether a launcher has started its ranks again, after some of them had gone."""
-    return folder is not None and begun_by_this_launch(folder) and (folder / CONFIG).exists()
+    if folder is None or not begun_by_this_launch(folder, topology.launch):
+        return False
+    return (folder / CONFIG).exists()
 
 
 def _stem(config: Config) -> str:

@@ -25,8 +25,11 @@ from typing import Any
 import yaml
 from annotated_types import Ge, Gt, Le
 
-from paceline.config import Config
+from paceline import Config
+from paceline.config import Config as Schema
+from paceline.config import option_fields
 from paceline.configure import field_names
+from paceline.registry import sections
 
 SUFFIXES = (".yaml", ".json", ".toml")
 MEGABYTES = 10_000_000
@@ -113,15 +116,16 @@ def put(config: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
 # What can be wrong with a field -------------------------------------------------------------------
 
 
-def leaves(kind: Any = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field that is no section, by its dotted name, with its type."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        section = field.default_factory
+def leaves() -> Iterator[tuple[str, Any]]:
+    """Every option that is no section, by its dotted name, with its type."""
+    hints = typing.get_type_hints(Schema, include_extras=True)
+    named = {field.name: field.default_factory for field in option_fields()} | sections({})
+    for name, section in named.items():
         if isinstance(section, type) and is_dataclass(section):
-            yield from leaves(section, f"{prefix}{field.name}.")
+            inside = typing.get_type_hints(section, include_extras=True)
+            yield from ((f"{name}.{field.name}", inside[field.name]) for field in fields(section))
         else:
-            yield prefix + field.name, hints[field.name]
+            yield name, hints[name]
 
 
 def parts_of(hint: Any) -> Iterator[Any]:

@@ -18,8 +18,8 @@ from corrupt import KINDS, SUFFIXES, valid, written, wrong_files
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paceline import cli
-from paceline.config import Config
+from paceline import Config, cli
+from paceline.config import Config as Schema
 from paceline.config_files import load_file
 from paceline.configure import field_names, resolve
 from paceline.errors import BadInput
@@ -82,7 +82,7 @@ def judged(build):
         except BadInput as refusal:
             assert 0 < len(str(refusal)) < 20_000
             return None
-    assert isinstance(config, Config)
+    assert isinstance(config, Schema)
     return config
 
 

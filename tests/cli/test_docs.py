@@ -22,11 +22,10 @@ import numpy as np
 import pytest
 import yaml
 
-from paceline import cli
+from paceline import Config, cli
 from paceline.bench.matrix import cells
 from paceline.bench.scaling import plan
 from paceline.bench.tuning import plan as tune_plan
-from paceline.config import Config
 from paceline.flags import config_parser
 from paceline.metrics import Report
 from paceline.rundir import CHANGEABLE

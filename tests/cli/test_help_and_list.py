@@ -6,23 +6,32 @@ import dataclasses
 import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from paceline import listing
-from paceline.config import Config
+from paceline.algorithms.ppo import PPO
+from paceline.config import option_fields
 from paceline.configure import resolve
+from paceline.registry import sections
 
 
-def leaves(kind=Config, prefix=""):
-    """Every field that holds a value, by its dotted name: (name, default)."""
-    for field in dataclasses.fields(kind):
+def leaves():
+    """Every option that holds a value, by its dotted name: (name, default)."""
+    found = [("", field) for field in option_fields()]
+    found += [(f"{name}.", one) for name, kind in sections({}).items() for one in fields(kind)]
+    for prefix, field in found:
         section = field.default_factory
         if dataclasses.is_dataclass(section):
-            yield from leaves(section, f"{prefix}{field.name}.")
+            yield from ((f"{field.name}.{one.name}", _default(one)) for one in fields(section))
         else:
-            made = field.default if section is dataclasses.MISSING else section()
-            yield prefix + field.name, made
+            yield prefix + field.name, _default(field)
+
+
+def _default(field):
+    section = field.default_factory
+    return field.default if section is dataclasses.MISSING else section()
 
 
 def value_of(config, name):
@@ -90,10 +99,8 @@ def test_train_help_documents_every_field_with_its_default(shell):
 
 def test_the_defaults_that_help_shows_are_the_fields_own_where_nothing_replaces_them(shell):
     """Without a preset only the algorithm's few own defaults, and the budget, may differ."""
-    from paceline.config import ALGORITHM_DEFAULTS
-
     options = options_of(shell("train", "--preset=none", "--help").out)
-    replaced = {*ALGORITHM_DEFAULTS["ppo"], "preset", "total_steps"}
+    replaced = {*PPO.defaults, "preset", "total_steps"}
     for name, default in leaves():
         if name not in replaced:
             assert options[flag_of(name)].endswith(f"[{shown(default)}]"), name

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline import cli
+from paceline import Config, cli
 from paceline.bench.launch import cause, gist
-from paceline.config import Config
 from paceline.config_files import load_file
 from paceline.configure import resolve
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from paceline.sync.hogwild import RING, Hogwild
 from paceline.sync.local import Local
 from paceline.sync.meeting import meet
 from paceline.sync.segment import DONE, WORDS
+from paceline.topology import topology_of
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -58,7 +60,9 @@ def config_of(learners, **options):
 def parts_of(place, rank, size, **options):
     """A process of a3c, with all that belongs to it; rank 0 only watches."""
     with met(place, rank, size) as sync:
-        with build(config_of(size - 1, **options), sync=sync) as parts:
+        config = config_of(size - 1, **options)
+        topology = replace(topology_of(config), rank=rank, started=True)
+        with build(config, sync=sync, topology=topology) as parts:
             yield parts
         sync.gather("done")  # nobody leaves while others still look
 

@@ -33,6 +33,7 @@ from paceline.spaces import ActionSpec, observation_spec
 from paceline.sync.allreduce import Allreduce
 from paceline.sync.local import Local
 from paceline.sync.meeting import meet
+from paceline.topology import topology_of
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("clean")]
 
@@ -81,9 +82,11 @@ def turns_of(parts, iters):
 
 
 def rank_of(place, rank, size, options, backend="auto"):
+    config = config_of(size, **options)
+    topology = replace(topology_of(config), rank=rank, started=True)
     with (
         met(place, rank, size, backend) as sync,
-        build(config_of(size, **options), sync=sync) as parts,
+        build(config, sync=sync, topology=topology) as parts,
     ):
         return turns_of(parts, ITERS)
 

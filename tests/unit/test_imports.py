@@ -25,7 +25,6 @@ LAYERS = [
     {"samplers", "sync", "step", "sight", "bonus", "config", "agent", "console"},
     {
         "learner",
-        "choices",
         "checks",
         "config_files",
         "evaluation",
@@ -33,8 +32,8 @@ LAYERS = [
         "clock",
         "lack_of_memory",
     },
-    {"configure"},
-    {"meter"},
+    {"configure", "topology"},
+    {"choices", "meter"},
     {"build", "ring"},
     {"rundir", "outcome"},
     {"held"},

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline import Config
 from paceline.bench.tuning.bursts import Burst, Stepping, found_in, stepped_alone
 from paceline.bench.tuning.constants import fitted, phases_of
 from paceline.bench.tuning.model import (
@@ -32,7 +33,6 @@ from paceline.bench.tuning.space import (
     shortlist,
     simplest,
 )
-from paceline.config import Config
 from paceline.envs.maker import look_at
 
 KNOWN = Constants(

@@ -21,6 +21,9 @@ Losses = tuple["Tensor", list["Tensor"]]
 
 
 class Algorithm(Protocol):
+    """Besides, an algorithm may have `defaults`, values of options that suit it, and `name`, that
+    of its section of options; and `refuse(config)` may raise BadInput."""
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what `loss` returns beside the loss itself."""

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from ..batch import Signals, Targets
+from ..errors import BadInput
 from ..returns import vtrace
 from ..rollout import Array
 from .advantage import PolicyGradient
 
+if TYPE_CHECKING:
+    from ..config import Config
+
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALA(PolicyGradient):
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rollout_steps": 20,
+        "epochs": 1,
+        "minibatches": 1,
+        "lr": 6e-4,
+        "optimizer": "rmsprop",
+        "log_every": 20,
+    }
+
     rho_bar: Annotated[float, Gt(0)] = 1.0
     """ρ̄: a step's own correction, the ratio of both policies, is cut off here"""
     c_bar: Annotated[float, Gt(0)] = 1.0
@@ -33,6 +47,19 @@ class IMPALA(PolicyGradient):
     @property
     def needs_log_ratio(self) -> bool:
         return True
+
+    def refuse(self, config: Config) -> None:
+        if config.epochs != 1:
+            raise BadInput(
+                f"impala passes over each rollout once, and epochs is {config.epochs}; leave it at "
+                "1, or use --algo ppo"
+            )
+        if self.c_bar > self.rho_bar:
+            raise BadInput(
+                f"impala.c_bar is {self.c_bar} and impala.rho_bar {self.rho_bar}; c_bar may not be "
+                f"the larger; write both, such as --impala.rho-bar {self.rho_bar} --impala.c-bar "
+                f"{self.rho_bar}"
+            )
 
     def targets(self, signals: Signals, value: Array) -> Targets:
         """The advantage carries its ρ; with the policy's own rollouts these are n-step returns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PPO:
+    defaults: ClassVar[Mapping[str, Any]] = {"minibatches": 4}
+
     clip: Annotated[float, Gt(0), Le(1)] = 0.2
     """how far the probability ratio may move from 1 before its gain stops counting"""
     anneal_clip: bool = False

@@ -43,7 +43,7 @@ def source_of(
             suite, _, name = env_id.partition(":")
         elif env_id.count(":") == 2:
             suite, _, name = env_id.rpartition(":")
-    source: Source = imported(SUITES, suite)(name, kwargs or {}, time_limit, wrappers)
+    source: Source = imported(SUITES, suite, "env_id")(name, kwargs or {}, time_limit, wrappers)
     if vector and source.one is not None:
         source = _with_vector(source, env_id, kwargs or {}, time_limit, wrappers)
     return source

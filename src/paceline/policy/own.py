@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from ..adapters import assembled, space_of
 from ..errors import BadInput
-from ..registry import name_of
+from ..registry import imported, name_of
 from ..spaces import ObservationSpec
 from .network import Encoder
 
@@ -133,16 +132,7 @@ def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
 
 def imported_module(path: str, option: str = "encoder") -> Any:
     """The class that `module:Class` names; nothing else is ever called."""
-    module, _, name = path.partition(":")
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise BadInput(
-            f"{option}: {path!r} can't be imported ({type(error).__name__}: {error}); write "
-            "module:Class with a module on your PYTHONPATH, such as my_package.nets:MyEncoder"
-        ) from None
+    found = imported({}, path, option)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise BadInput(f"{option}: {path!r} is {found!r}, not a class of torch.nn.Module")
     return found

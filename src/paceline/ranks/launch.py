@@ -113,9 +113,11 @@ STOP = "stop"
 ALONE = "leave ranks at 1"
 
 
-def launch(job: Job, config: Config, stopping: Callable[[], bool]) -> Iterator[Report]:
+def launch(
+    job: Job, config: Config, processes: int, stopping: Callable[[], bool]
+) -> Iterator[Report]:
     """Start the ranks; yield rank 0's reports; leaving the loop ends them, with a checkpoint."""
-    ranks = Ranks(job, config)
+    ranks = Ranks(job, config, processes)
     try:
         yield from ranks.reports(stopping)
     except GeneratorExit:
@@ -128,7 +130,7 @@ def launch(job: Job, config: Config, stopping: Callable[[], bool]) -> Iterator[R
 
 
 class Ranks:
-    def __init__(self, job: Job, config: Config) -> None:
+    def __init__(self, job: Job, config: Config, processes: int) -> None:
         check_init_method(config.init_method)
         self._job = by_value(job, ALONE)
         self._most = config.max_restarts
@@ -141,14 +143,14 @@ class Ranks:
         self._stop_by: float | None = None
         """when ranks that were told to stop must have left"""
         with ExitStack() as stack:
-            self._listener = Listener(config.processes)
+            self._listener = Listener(processes)
             stack.callback(self._listener.close)
             told = {
                 LINE: self._listener.address,
                 LAUNCH: secrets.token_hex(16),
                 MEETING: _meeting_place(stack),
             }
-            self._agent = _agent(config.processes, told)
+            self._agent = _agent(processes, told)
             self._resources = stack.pop_all()
 
     def reports(self, stopping: Callable[[], bool]) -> Iterator[Report]:

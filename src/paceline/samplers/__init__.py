@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..envs.replaying import Difference
-from ..rollout import Array, Rollout
+if TYPE_CHECKING:
+    from ..envs.replaying import Difference
+    from ..rollout import Array, Rollout
 
 
 class Sampler(Protocol):

@@ -155,9 +155,9 @@ def way_of(config: Config) -> str:
     def counted(number: int, what: str) -> str:
         return f"{number} {what}{'s' if number > 1 else ''}"
 
-    if config.syncing == "hogwild":
-        return counted(config.num_workers, "learner")
+    if config.entry("sync").watcher:
+        return counted(config.learners, "learner")
     parts = [counted(config.ranks, "rank")] if config.ranks > 1 else []
-    if config.sampling != "serial":
-        parts.append(counted(config.num_workers, "worker"))
+    if config.workers:
+        parts.append(counted(config.workers, "worker"))
     return " × ".join(parts) or SEQUENTIAL

@@ -21,7 +21,7 @@ from ...config import Config
 from ...errors import BadInput
 from ...files import read_lines, read_plain
 from ...lock import LOCK
-from ...rundir import CONFIG, EVALUATION, METRICS, RUN, refuse_strange, run_config
+from ...rundir import CONFIG, EVALUATION, METRICS, RUN, plain_config, refuse_strange
 from ...words import printable
 from ..measure import PHASES
 from .statistics import Array
@@ -146,7 +146,7 @@ def read_run(path: Path) -> History:
     """All that the files say; what can't be used is refused by name."""
     refuse_strange(path)
     try:
-        config = run_config(path)
+        config = plain_config(path)
         facts = json.loads(read_plain(path / RUN, 2**20))
         if not isinstance(facts, dict):
             raise ValueError("it should hold names and values")

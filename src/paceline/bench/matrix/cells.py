@@ -9,13 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ...config import ALGORITHM_DEFAULTS, ALIASES, BUDGETS, Config, seconds
+from ...config import ALIASES, BUDGETS, Config, seconds
 from ...config_files import load_file
 from ...configure import resolve
 from ...errors import BadInput
 from ...files import read_plain
 from ...flags import Parser, config_parser, nested
 from ...machine import available_cpus
+from ...registry import ALGORITHMS
 from ...rundir import fixed
 from ..arguments import looked_at, number_from, whole_from
 
@@ -145,7 +146,7 @@ def _matrix(arguments: list[str], folder: Path | None, overwrite: bool = False) 
     given.pop("resume")
     file = load_file(given["config"]) if "config" in given else {}
     _refuse_ours(given, file)
-    algos = _names("--algos", own["algos"], (*ALGORITHM_DEFAULTS, *ALIASES))
+    algos = _names("--algos", own["algos"], (*ALGORITHMS, *ALIASES))
     modes = _names("--modes", own["modes"], MODES)
     if not any(name in given or file.get(name) is not None for name in BUDGETS):
         given["duration"] = DEFAULT_DURATION

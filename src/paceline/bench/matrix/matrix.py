@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...config import ALGORITHM_DEFAULTS, ALIASES
+from ...config import ALIASES
 from ...console import Console, clock
 from ...errors import BadInput, StoppedEarly
 from ...files import open_plain, read_plain, replace_file
 from ...lock import locked
+from ...registry import ALGORITHMS
 from ...rundir import CONFIG, EVALUATION, METRICS
 from ...words import several
 from ..arguments import held
@@ -96,7 +97,7 @@ def _claim(matrix: Matrix) -> None:
             )
         return
     else:
-        for algo in (*ALGORITHM_DEFAULTS, *ALIASES):  # whichever it had; the rest is not ours
+        for algo in (*ALGORITHMS, *ALIASES):  # whichever it had; the rest is not ours
             for mode in MODES:
                 old = matrix.folder / Cell(algo, mode, {}).folder(0).parent
                 shutil.rmtree(old, ignore_errors=True)

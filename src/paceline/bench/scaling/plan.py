@@ -180,4 +180,4 @@ def _check(plan: Plan, file: Mapping[str, Any]) -> None:
 
 def _new_folder(config: Config) -> Path:
     name = re.sub("[:/]", "-", config.env_name)
-    return Path("runs") / f"scale-{name}-{config.algo}-{datetime.now():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"scale-{name}-{config.algo_section}-{datetime.now():%Y%m%d-%H%M%S}"

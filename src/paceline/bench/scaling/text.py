@@ -14,7 +14,7 @@ HEAD = (
 
 def title_of(plan: Plan) -> str:
     way = "weak" if plan.weak else "strong"
-    algo = plan.given.get("algo", plan.base.algo)  # which may be an alias
+    algo = plan.given.get("algo", plan.base.algo_section)  # which may be an alias
     return f"{algo.upper()} on {plan.base.env_name}: {way} scaling over {plan.kind}"
 
 

@@ -162,7 +162,7 @@ def _steps(text: str, most: int = 10**8) -> int:
 
 def shape_of(config: Config, threads: int = 1) -> Shape:
     """How a training is laid out as it is."""
-    hogwild = config.sync == "hogwild"
+    lockstep = config.entry("sync").lockstep
     stream = config.algorithm.needs_log_ratio and config.sampler != "workers"
     return Shape(
         envs=config.columns,
@@ -172,7 +172,7 @@ def shape_of(config: Config, threads: int = 1) -> Shape:
         ranks=config.ranks,
         threads=threads,
         pinned=config.pin,
-        way="apart" if hogwild else "stream" if stream else "turns",
+        way="turns" if lockstep and not stream else "stream" if lockstep else "apart",
     )
 
 
@@ -206,8 +206,7 @@ def _allowed(
 
 
 def _named(config: Config) -> str:
-    algo = "a3c" if config.sync == "hogwild" else config.algo
-    return f"{re.sub('[:/]', '-', config.env_name)}-{algo}"
+    return f"{re.sub('[:/]', '-', config.env_name)}-{config.algo_name}"
 
 
 def _check(plan: Plan, overwrite: bool) -> None:

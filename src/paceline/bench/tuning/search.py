@@ -10,6 +10,7 @@ from pathlib import Path
 from ...build import network_for
 from ...choices import choose
 from ...machine import available_cpus
+from ...topology import topology_of
 from ..launch import RunFailed
 from .bursts import Burst, Runs, stepped_alone
 from .constants import fitted, phases_of
@@ -36,7 +37,7 @@ class Search:
 
     def __init__(self, plan: Plan, scratch: Path) -> None:
         network = network_for(plan.base, plan.world.obs_spec.seen, plan.world.act_spec)
-        choices = choose(plan.base, network)
+        choices = choose(plan.base, network, topology_of(plan.base))
         self._plan, self._here = plan, available_cpus()
         self.base = replace(plan.shape, threads=choices.threads)
         self.runs = Runs(plan.options, plan.budget, choices.compiled, scratch)

@@ -135,7 +135,7 @@ def config_text(plan: Plan, chosen: Shape, arguments: list[str], said: list[str]
     wide |= {"break_long_words": False, "break_on_hyphens": False}
     command = shlex.join(word for word in arguments if word != "--overwrite")
     lines = [
-        f"# {_algo(config).upper()} on {config.env_name}: {chosen}.",
+        f"# {config.algo_name.upper()} on {config.env_name}: {chosen}.",
         f"#   paceline train --config {plan.output.name}",
         "# This was made by:",
         f"#   paceline tune {command}".rstrip(),
@@ -145,13 +145,12 @@ def config_text(plan: Plan, chosen: Shape, arguments: list[str], said: list[str]
     return "\n".join(lines) + "\n" + values
 
 
-def _algo(config: Config) -> str:
-    return "a3c" if config.sync == "hogwild" else config.algo
-
-
 def _values(plan: Plan, config: Config, chosen: Shape) -> dict[str, Any]:
     """What was decided, and what was asked for, as the configuration understood it."""
-    found = {"algo": _algo(config), "env_id": config.env_name}
+    found = {
+        "algo": config.algo if ":" in str(config.algo) else config.algo_name,
+        "env_id": config.env_name,
+    }
     decided = plan.decided(chosen)
     asked = {name: value for name, value in config.given.items() if name not in decided}
     for name, value in asked.items():

@@ -1,0 +1,152 @@
+"""A user's own algorithm, bonus or memory: by name on the command line, as a class from Python."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+import paceline
+from paceline import cli
+from paceline.algorithms.a2c import A2C
+from paceline.algorithms.ppo import PPO
+from paceline.configure import resolve
+from paceline.errors import BadInput
+from paceline.flags import config_parser, help_text, nested
+from paceline.registry import ENTRIES
+
+MODULE = '''
+from dataclasses import dataclass
+
+from paceline import BadInput
+from paceline.algorithms.a2c import A2C
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reinforce(A2C):
+    defaults = A2C.defaults | {"rollout_steps": 8}
+    baseline_coef: float = 0.5
+    """weight of the baseline"""
+
+
+class Novelty:
+    name = "novel"
+
+    @dataclass(frozen=True)
+    class Options:
+        weight: float = 1.0
+        """of the bonus"""
+
+    @staticmethod
+    def refuse(config):
+        if config.novel.weight > 5:
+            raise BadInput(f"novel.weight is {config.novel.weight}; write 5 or less")
+'''
+SHORT = shlex.split(
+    "--env-id CartPole-v1 --num-envs 2 --total-iters 4 --log-every 1 --eval-episodes 1"
+)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module of the user's; its name."""
+    name = f"own_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def from_flags(*arguments):
+    return resolve(nested(config_parser().parse(list(arguments))))
+
+
+def test_the_options_of_an_own_algorithm_are_flags_with_help_defaults_and_suggestions(own):
+    config = from_flags("--algo", f"{own}:Reinforce", "--reinforce.baseline-coef", "0.3")
+    assert (config.reinforce.baseline_coef, config.rollout_steps) == (0.3, 8)
+    assert config.algorithm is config.reinforce and config.algo_name == "reinforce"
+    assert "weight of the baseline [0.3]" in help_text(config)
+    assert "n-step returns [1.0]" in help_text(config)  # inherited
+    with pytest.raises(BadInput, match=r"did you mean --reinforce\.baseline-coef"):
+        from_flags("--algo", f"{own}:Reinforce", "--reinforce.baselin-coef", "0.3")
+    with pytest.raises(BadInput, match="no such option"):
+        from_flags("--reinforce.baseline-coef", "0.3")
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "py"])
+def test_a_file_may_choose_the_entry_whose_options_are_flags(own, tmp_path, suffix):
+    file = tmp_path / f"c.{suffix}"
+    python = f"import paceline\nconfig = paceline.Config(bonus='{own}:Novelty')\n"
+    file.write_text(python if suffix == "py" else f"bonus: {own}:Novelty\n")
+    given = config_parser().parse(["--config", str(file), "--novel.weight", "2"])
+    assert given["novel.weight"] == "2"
+    with pytest.raises(BadInput, match=r"novel\.weight is 7\.0; write 5"):
+        paceline.Config(bonus=f"{own}:Novelty", novel={"weight": 7})
+
+
+def test_a_class_or_an_instance_from_python_is_what_its_name_is(own):
+    module = __import__(own)
+    named = paceline.Config(algo=f"{own}:Reinforce", reinforce={"baseline_coef": 0.3})
+    assert paceline.Config(algo=module.Reinforce(baseline_coef=0.3)) == named
+    assert paceline.Config(algo=module.Reinforce, reinforce={"baseline_coef": 0.3}) == named
+    assert paceline.Config(algo=PPO(clip=0.1)) == paceline.Config(ppo=vars(PPO(clip=0.1)))
+    assert resolve(yaml.safe_load(yaml.safe_dump(named.as_dict()))).options == named.options
+
+
+@pytest.mark.parametrize("option", ENTRIES)
+@pytest.mark.parametrize("value", ["unheard_of", "no_such_module:Thing", "json:dumps", 5, [1]])
+def test_what_is_no_entry_is_refused_by_the_name_of_the_option(option, value):
+    if (option, value) in (("memory", "json:dumps"), ("bonus", "json:dumps")):
+        pytest.skip("what these have to be is for their learner to say")
+    with pytest.raises(BadInput, match=f"^{option}"):
+        paceline.Config(**{option: value})
+
+
+def test_a_segment_of_a_memory_divides_the_rollout(own):
+    memory = {"memory": f"{own}:Novelty", "preset": "none"}
+    assert paceline.Config(**memory, rollout_steps=24).memory_segment == 12
+    assert paceline.Config(**memory, rollout_steps=5).memory_segment == 5
+    assert paceline.Config(rollout_steps=24).memory_segment is None
+    with pytest.raises(BadInput, match="memory_segment 7 does not divide rollout_steps 24"):
+        paceline.Config(**memory, rollout_steps=24, memory_segment=7)
+
+
+def test_a_run_of_an_own_algorithm_is_resumed_and_compared_without_importing_it(own, tmp_path):
+    """By the command line: the comparison does not find the module, and does not look for it."""
+    run = tmp_path / "run"
+    flags = ["--algo", f"{own}:Reinforce", "--reinforce.baseline-coef", "0.3", *SHORT]
+    program = "import sys; sys.path[:0] = sys.argv[1:2]; from paceline.cli import main; "
+    program += "main(sys.argv[2:])"
+
+    def command(*arguments, path=tmp_path):
+        call = [sys.executable, "-c", program, str(path), *map(str, arguments)]
+        return subprocess.run(call, capture_output=True, text=True, timeout=100, check=False)
+
+    ended = command("train", *flags, "--compile", "off", "--output-dir", run)
+    assert ended.returncode == 0, ended.stderr
+    assert yaml.safe_load((run / "config.yaml").read_text())["reinforce"]["baseline_coef"] == 0.3
+    assert json.loads((run / "run.json").read_text())["algo_is_callable"] is False
+    again = command("resume", run, "--total-iters", 6)
+    assert again.returncode == 0, again.stderr
+    compared = command("compare", run, path="elsewhere")
+    assert compared.returncode == 0 and "REINFORCE" in compared.stdout, compared
+
+
+def test_an_algorithm_that_only_python_has_is_given_again_on_resume(tmp_path):
+    class Here(A2C):
+        pass
+
+    run = tmp_path / "run"
+    options = {"num_envs": 2, "total_iters": 3, "compile": "off", "eval_episodes": 1}
+    here = dataclass(frozen=True, kw_only=True)(Here)
+    config = paceline.Config(algo=here, output_dir=str(run), track="none", **options)
+    assert len(list(paceline.train(config))) == 1
+    with pytest.raises(BadInput, match=r"algo was a Python callable .*algo=that_callable"):
+        list(paceline.resume(run, total_iters=5))
+    assert cli.run(["eval", str(run), "--episodes", "1"]) == 0
+    assert [report.iter for report in paceline.resume(run, total_iters=5, algo=here)] == [5]
