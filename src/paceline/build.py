@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 
@@ -25,7 +25,8 @@ from .optimizers import OPTIMIZERS
 from .policy.network import NetworkSpec, Pictures
 from .rollout import Rollout, RolloutSpec
 from .samplers import Sampler
-from .samplers.hire import hire
+from .samplers.pool import PoolSpec, WorkerPool
+from .samplers.process_pool import start_workers
 from .samplers.serial import make_serial
 from .samplers.stream import SLOTS, Stream
 from .samplers.workers import Workers
@@ -144,6 +145,7 @@ def make_sampler(
     weights: int,
     cpus: list[list[int]],
     sync: Sync,
+    make_pool: Callable[[PoolSpec], WorkerPool] = start_workers,
 ) -> Sampler:
     """The sampler that the configuration asks for; `weights` is how many are published."""
     learner = sync.rank - 1 if config.syncing == "hogwild" else sync.rank
@@ -158,23 +160,24 @@ def make_sampler(
             heartbeat=sync.heartbeat,
             threads=max(1, available_cpus() // local_size(config.processes)),
         )
-    crew, memory = hire(
-        world,
-        network,
-        weights,
-        workers=config.num_workers,
-        spec=spec,
-        seed=config.seed,
-        first_column=first,
-        own_slots=SLOTS if config.sampling == "stream" else 0,
-        cpus=cpus,
-        timeout=seconds(config.worker_timeout),
-        max_restarts=config.max_restarts,
-        heartbeat=sync.heartbeat,
+    stream = config.sampling == "stream"
+    pool = make_pool(
+        PoolSpec(
+            world=world,
+            network=network,
+            weights=weights,
+            workers=config.num_workers,
+            rollout=spec,
+            seed=config.seed,
+            first_column=first,
+            slots_per_worker=SLOTS if stream else 0,
+            cpus=cpus,
+            timeout=seconds(config.worker_timeout),
+            max_restarts=config.max_restarts,
+            heartbeat=sync.heartbeat,
+        )
     )
-    if config.sampling == "stream":
-        return Stream(crew, memory, Rollout.placed(spec).wiped(), config.max_lag)
-    return Workers(crew, memory)
+    return Stream(pool, config.max_lag) if stream else Workers(pool)
 
 
 def rollout_spec(config: Config, world: World, network: NetworkSpec, carry: int) -> RolloutSpec:
