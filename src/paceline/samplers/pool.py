@@ -11,6 +11,7 @@ from ..envs.replaying import Difference
 from ..heartbeat import Heartbeat
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Episode, Rollout, RolloutSpec
+from . import Counters
 from .block import Block, Ledger, Mark, make_block
 
 TICK = 0.5
@@ -89,7 +90,7 @@ class Arrival:
         return int(self.rollout.version[0])
 
 
-class WorkerPool(Protocol):
+class WorkerPool(Counters, Protocol):
     """Workers by number. A worker that dies or hangs is replaced and brought back to where its
     ledger stands; if that fails too often, any of the calls raises `EnvironmentFailed`.
     """
@@ -104,18 +105,6 @@ class WorkerPool(Protocol):
     @property
     def common(self) -> Rollout:
         """The rollout of all columns, where workers have no slots of their own."""
-
-    @property
-    def t_wait(self) -> float:
-        """Seconds that the trainer has waited for workers, ever."""
-
-    @property
-    def restarts(self) -> int:
-        """Workers that were replaced, ever."""
-
-    @property
-    def env_restarts(self) -> int:
-        """Environments that raised and were rebuilt, ever."""
 
     def begin(self) -> list[Difference]:
         """Have every worker ready, with its first episodes or those of its ledger; once.

@@ -26,9 +26,9 @@ from ..sending import by_value
 from ..stopping import interruptible
 from .block import Ledger, listed, unpacked
 from .forkserver import Starter, starter
-from .memory import Memory, Plan
+from .memory import Memory
 from .pool import TICK, Arrival, PoolSpec
-from .worker import Begin, Common, Crashed, Done, Failed, Fill, Logged, Ready, Setup
+from .worker import Begin, Crashed, Done, Failed, Fill, Logged, Ready, Setup
 
 log = logging.getLogger("paceline")
 
@@ -40,14 +40,12 @@ PRELOAD_TORCH = ["paceline.policy.torch_actor"]
 
 def start_workers(spec: PoolSpec) -> ProcessPool:
     """The memory of a pool, and its processes."""
-    count, rollout = spec.slots
-    plan = Plan(spec.weights, spec.workers, count, rollout)
-    common = by_value(Common(spec, registered(spec.world.env_id), plan), "leave num_workers at 0")
+    common = by_value((spec, registered(spec.world.env_id)), "leave num_workers at 0")
     with ExitStack() as stack:
         try:
             file = nameless_file()
             stack.callback(os.close, file)
-            memory = Memory(plan, file)
+            memory = Memory(file, spec.weights, spec.workers, *spec.slots)
         except OSError as error:
             raise BadInput(
                 f"rollouts of {spec.rollout.num_envs} envs × {spec.rollout.steps} steps do not fit "

@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import cloudpickle
-import gymnasium as gym
 import numpy as np
 
 from ..envs.guards import ENV_ERRORS
@@ -32,19 +31,8 @@ from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..rollout import Array, Episode, Rollout
 from .block import Block, Mark, packed
 from .forkserver import ignore_signals
-from .memory import Memory, Plan, Weights
-from .pool import PoolSpec
+from .memory import Memory, Weights
 from .unroll import Leaving
-
-
-@dataclass(frozen=True)
-class Common:
-    """What all workers are told. Sent by value where it can't be imported."""
-
-    spec: PoolSpec
-    registered: list[gym.envs.registration.EnvSpec]
-    """environments that the trainer knows and a worker may not"""
-    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -52,7 +40,7 @@ class Setup:
     """What one worker is told once."""
 
     common: bytes
-    """a pickled `Common`"""
+    """pickled by value: the `PoolSpec`, and environments that only the trainer may know"""
     number: int
 
 
@@ -190,19 +178,18 @@ class Channel(logging.Handler):
 
 def _work(channel: Channel, memory_file: int) -> None:
     setup: Setup = channel.receive()
-    common: Common = cloudpickle.loads(setup.common)
+    number, (spec, registered) = setup.number, cloudpickle.loads(setup.common)
     log = logging.getLogger("paceline")
     log.addHandler(channel)
     log.propagate = False
-    spec, number = common.spec, setup.number
     if spec.cpus[number]:
         os.sched_setaffinity(0, spec.cpus[number])
-    register(common.registered)
+    register(registered)
     # Environments should draw from their own generator; those that do not at least differ.
     first_column = spec.columns_of(number).start
     random.seed(f"{spec.seed} {first_column}")
     np.random.seed([spec.seed, first_column])
-    memory = Memory(common.plan, memory_file)
+    memory = Memory(memory_file, spec.weights, spec.workers, *spec.slots)
     try:
         block = spec.make_block(number, memory.heartbeats[number])
     except EnvironmentFailed as error:  # another attempt may succeed
