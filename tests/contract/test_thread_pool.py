@@ -113,8 +113,8 @@ class ThreadPool:
                 state = self._inboxes[worker].get()
                 if state is None:
                     return
-                different = block.restore(state) if state else block.begin()
-                self._outbox.put((worker, (block.mark(), different or [])))
+                different = block.restore(state)
+                self._outbox.put((worker, (block.mark(), different)))
                 while (slot := self._inboxes[worker].get()) is not None:
                     block.load(*self._published)
                     episodes = block.fill(self._slots[worker][slot])

@@ -101,7 +101,10 @@ class Block:
         return self.counters() | last_rows(self.columns.obs_spec, last) | before
 
     def restore(self, state: Mark) -> list[Difference]:
-        """Go on from `state`; returns the columns that did not come out as they were."""
+        """Go on from `state`, or begin where it is empty; the columns that came out different."""
+        if not state:
+            self.begin()
+            return []
         columns = self.columns
         columns.restore(state)
         self._heartbeat.row = columns.row

@@ -85,10 +85,6 @@ class Arrival:
     mark: Mark
     """where its columns stand after it"""
 
-    @property
-    def version(self) -> int:
-        return int(self.rollout.version[0])
-
 
 class WorkerPool(Counters, Protocol):
     """Workers by number. A worker that dies or hangs is replaced and brought back to where its

@@ -101,12 +101,9 @@ class ProcessPool:
             Worker(number, spec.columns_of(number), ledger, spec.slots_of(number, memory.slots))
             for number, ledger in enumerate(self.ledgers)
         ]
-        self.restarts = 0
-        self._oom_kills = oom_kills()
-        self.t_wait = 0.0
-        self._checked = time.monotonic()
-        self._traced = False
-        self._begun = self._at_work = False
+        self.restarts, self.t_wait = 0, 0.0
+        self._oom_kills, self._checked = oom_kills(), time.monotonic()
+        self._traced = self._begun = self._at_work = False
         for worker in self._workers:
             self._start(worker)
 

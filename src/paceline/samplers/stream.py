@@ -45,7 +45,7 @@ class Stream(PoolSampler):
         while len(self._waiting) < batch or self._overdue():
             enough = len(self._waiting) >= batch
             self._waiting += self._pool.arrivals(BRIEFLY if enough else TICK)
-        self._waiting.sort(key=lambda arrival: arrival.version)
+        self._waiting.sort(key=lambda arrival: int(arrival.rollout.version[0]))
         self._taken, self._waiting = self._waiting[:batch], self._waiting[batch:]
         episodes: list[Episode] = []
         for place, arrival in zip(self._places, self._taken, strict=True):

@@ -216,9 +216,6 @@ def _serve(channel: Channel, published: Weights, slots: list[Rollout], block: Bl
 
 def _begun(block: Block, state: Mark) -> list[Difference]:
     """Columns that are not as they were."""
-    if not state:
-        block.begin()
-        return []
     try:
         return block.restore(state)
     except ValueError as error:
