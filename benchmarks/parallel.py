@@ -153,7 +153,7 @@ def worker_facts() -> dict[str, Any]:
     import psutil
 
     from paceline import Config
-    from paceline.build import make_sampler, network_for, world_of
+    from paceline.build import make_sampler, network_for, rollout_spec, world_of
     from paceline.policy.actor_critic import Policy
     from paceline.sync.local import Local
     from paceline.topology import topology_of
@@ -162,12 +162,12 @@ def worker_facts() -> dict[str, Any]:
     for workers in (1, 2, 16):
         config = Config(preset="none", num_workers=workers, num_envs=16, sampler="workers")
         world = world_of(config)
-        network = network_for(config, world.obs_spec, world.act_spec)
+        network = network_for(config, world.obs_spec.seen, world.act_spec)
+        spec = rollout_spec(config, world, network, carry=0)
         weights = sum(parameter.numel() for parameter in Policy(network).parameters())
         began = time.perf_counter()
-        sampler = make_sampler(
-            config, world, network, weights, [[]] * workers, Local(), topology_of(config)
-        )
+        given = config, world, network, spec, weights, [[]] * workers
+        sampler = make_sampler(*given, Local(), topology_of(config))
         sampler.collect()
         first = time.perf_counter() - began
         for _ in range(20):

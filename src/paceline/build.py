@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from .optimizers import OPTIMIZERS
 from .policy.network import NetworkSpec, Pictures
 from .rollout import Rollout, RolloutSpec
 from .samplers import Sampler
-from .samplers.entries import SamplerSpec
+from .samplers.pool import PoolSpec
 from .spaces import ActionSpec, ObservationSpec
 from .stopping import interruptible
 from .sync import Sync
@@ -160,7 +161,7 @@ def rollout_spec(config: Config, world: World, network: NetworkSpec, carry: int)
         history=world.obs_spec.history,
         values=network.value_heads if tells_value else 0,
         carry=carry,
-        segment=config.segment if carry else 1,
+        segment=(config.memory_segment or 1) if carry else 1,
         columns_per_env=world.columns_per_env,
     )
 
@@ -197,6 +198,10 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
     vector = () if own is not None else (64, 64)
     wide = (256,) if pictures == "impala" else (512,)
     shared = image if config.shared_trunk is None else config.shared_trunk
+    if config.memory is not None:
+        if config.shared_trunk is False:
+            raise BadInput("shared_trunk is off, and policy and value share a memory; leave it out")
+        shared = True
     return NetworkSpec(
         obs=obs,
         act=act,
@@ -209,6 +214,8 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
         encoder=own,
         pictures=pictures,
         precision=config.precision,
+        memory=config.memory,
+        memory_size=config.memory_size,
     )
 
 
@@ -237,7 +244,7 @@ def _learner(
     device = torch.device(choices.device, index) if index is not None else torch.device("cpu")
     make_bonus = None
     if config.bonus is not None:
-        make_bonus = partial(config.entry("bonus"), **config.options_of("bonus"))
+        make_bonus = partial(config.entry("bonus"), **config.options_for("bonus"))
     return Learner(
         *(network, config.algorithm, optimizer, sync, plan, config.columns * world.columns_per_env),
         *(device, world.obs_spec, make_bonus),

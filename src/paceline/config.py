@@ -292,6 +292,11 @@ class Config:
         resolved = {"sampler": "sampling", "sync": "syncing"}
         return entry(option, getattr(self, resolved.get(option, option)))
 
+    def options_for(self, option: str) -> dict[str, Any]:
+        """`options` of the entry that was chosen, as a keyword; none where it takes none."""
+        section = section_of(option, getattr(self, option))
+        return {"options": self.options[section]} if section in self.options else {}
+
     @property
     def own_encoder(self) -> str | Callable[..., Any] | None:
         """The user's encoder, if it is theirs."""

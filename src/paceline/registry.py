@@ -40,7 +40,7 @@ SYNCS: Registry = {
 }
 
 POOLS: Registry = {
-    "processes": ("paceline.samplers.entries:ProcessPool", "worker processes on this machine"),
+    "processes": ("paceline.samplers.entries:processes", "worker processes on this machine"),
 }
 MEMORIES: Registry = {}
 BONUSES: Registry = {}
@@ -54,10 +54,10 @@ ENTRIES: dict[str, Registry] = {
 }
 """Options that choose an entry, and from which registry."""
 NEEDS = {
-    "algo": ("targets", "loss", "terms", "needs_log_ratio"),
+    "algo": ("targets", "loss", "metrics", "needs_log_ratio"),
     "sync": ("counted_by", "watcher", "lockstep"),
     "sampler": ("runs_ahead", "make"),
-    "pool": ("start",),
+    "pool": ("__call__",),
     "memory": ("__call__",),
     "bonus": ("__call__",),
 }

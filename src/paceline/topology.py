@@ -26,8 +26,6 @@ class Topology:
     """whether rank 0 learns nothing, and only watches"""
     lockstep: bool = True
     """whether learners make every update together"""
-    columns: int = 1
-    """of one learner"""
     init_method: str = "env://"
     """where ranks meet"""
     restarts: int = 0
@@ -60,11 +58,6 @@ class Topology:
         return self.rank == 0
 
     @property
-    def first_column(self) -> int:
-        """Of this process, numbered over all learners."""
-        return (self.learner or 0) * self.columns
-
-    @property
     def local_learner(self) -> int | None:
         """Which of this host's learners this is."""
         return self.local_rank - self.watcher if self.learns else None
@@ -89,7 +82,6 @@ def topology_of(config: Config) -> Topology:
         learners=config.learners,
         watcher=sync.watcher,
         lockstep=sync.lockstep,
-        columns=config.columns,
         init_method=launcher.init_method(config.init_method),
         restarts=launcher.restarts(),
         launch=launcher.launch_name(),

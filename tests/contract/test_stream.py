@@ -210,7 +210,7 @@ def test_episodes_and_steps_add_up():
 
 def rows_made(parts):
     """Rows that all workers have stepped so far."""
-    return sum(heartbeat.row + 1 for heartbeat in parts.sampler._memory.heartbeats)
+    return sum(heartbeat.row + 1 for heartbeat in parts.sampler._pool._memory.heartbeats)
 
 
 def test_workers_stop_when_their_slots_are_full(until):

@@ -202,7 +202,7 @@ def test_a_worker_that_the_system_killed_for_want_of_memory_is_told_from_others(
     session, monkeypatch, caplog, grows
 ):
     counts = itertools.count(step=int(grows))
-    monkeypatch.setattr("paceline.samplers.crew.oom_kills", lambda: next(counts))
+    monkeypatch.setattr("paceline.samplers.process_pool.oom_kills", lambda: next(counts))
     session("ppo", during=at(3, do=kill_one))
     assert "was killed by SIGKILL" in caplog.text
     assert (", the system ran out of memory; pid" in caplog.text) is grows
@@ -435,7 +435,7 @@ def test_workers_heal_also_where_each_is_an_interpreter_of_its_own(
     session, undisturbed, monkeypatch, kind
 ):
     """As on systems without process descriptors."""
-    monkeypatch.setattr("paceline.samplers.hire.starter", lambda preload: Spawner())
+    monkeypatch.setattr("paceline.samplers.process_pool.starter", lambda preload: Spawner())
     victims = []
 
     def disturb():

@@ -18,7 +18,7 @@ from worlds import OBSERVATIONS
 
 from paceline.machine import nameless_file
 from paceline.rollout import RolloutSpec
-from paceline.samplers.memory import ALIGNMENT, Memory, Plan, Weights
+from paceline.samplers.memory import ALIGNMENT, Memory, Weights
 from paceline.spaces import action_spec, observation_spec
 
 ABSENT = ("before", "value", "state", "stepped", "over")
@@ -26,19 +26,19 @@ ABSENT = ("before", "value", "state", "stepped", "over")
 pytestmark = pytest.mark.timeout(60)
 
 
-def plan_of(obs="box", weights=7, workers=3, slots=2, steps=3, columns=5):
+def layout(obs="box", weights=7, workers=3, slots=2, steps=3, columns=5):
     act = gym.spaces.Discrete(4)
     spec = observation_spec(OBSERVATIONS[obs], action_spec(act), {"action_mask": 1})
     stored = spec.stored, action_spec(act).stored, spec.history
-    return Plan(weights, workers, slots, RolloutSpec(steps, columns, *stored))
+    return weights, workers, slots, RolloutSpec(steps, columns, *stored)
 
 
 @contextmanager
-def shared(plan, views=2):
+def shared(sizes, views=2):
     """The memory as so many processes would see it, through mappings of their own."""
     file = nameless_file()
     try:
-        yield [Memory(plan, file) for _ in range(views)]
+        yield [Memory(file, *sizes) for _ in range(views)]
     finally:
         os.close(file)
 
@@ -55,7 +55,7 @@ def arrays_of(memory):
 
 @pytest.mark.parametrize("obs", ["box", "discrete", "dict", "image and numbers"])
 def test_no_two_arrays_overlap_or_share_a_cache_line(obs):
-    with shared(plan_of(obs), views=1) as (memory,):
+    with shared(layout(obs), views=1) as (memory,):
         spans = []
         for name, array in arrays_of(memory).items():
             assert array.flags.c_contiguous, name
@@ -69,16 +69,16 @@ def test_no_two_arrays_overlap_or_share_a_cache_line(obs):
 
 
 def test_a_slot_has_the_shapes_of_a_rollout():
-    plan = plan_of(steps=6, columns=4)
-    with shared(plan, views=1) as (memory,):
-        assert (len(memory.slots), len(memory.heartbeats)) == (plan.slots, plan.workers)
+    sizes = _, workers, slots, rollout = layout(steps=6, columns=4)
+    with shared(sizes, views=1) as (memory,):
+        assert (len(memory.slots), len(memory.heartbeats)) == (slots, workers)
         for slot in memory.slots:
             assert (slot.steps, slot.columns) == (6, 4)
-            assert slot.obs.shape[:2] == (7, 4) and slot.obs.dtype == plan.rollout.obs[1]
+            assert slot.obs.shape[:2] == (7, 4) and slot.obs.dtype == rollout.obs[1]
 
 
 def test_what_one_side_writes_the_other_sees_in_the_same_place():
-    with shared(plan_of("image and numbers")) as (ours, theirs):
+    with shared(layout("image and numbers")) as (ours, theirs):
         rng = np.random.default_rng(0)
         mine, others = arrays_of(ours), arrays_of(theirs)
         for array in mine.values():
@@ -89,7 +89,7 @@ def test_what_one_side_writes_the_other_sees_in_the_same_place():
 
 
 def test_a_heartbeat_is_one_worker_s_own():
-    with shared(plan_of()) as (ours, theirs):
+    with shared(layout()) as (ours, theirs):
         theirs.heartbeats[1].row, theirs.heartbeats[1].beats = 12, 3
         assert [(h.row, h.beats, h.leave) for h in ours.heartbeats] == [
             (0, 0, 0),
@@ -108,7 +108,7 @@ def test_the_file_has_no_name_and_is_not_inherited():
 
 
 def test_the_memory_lasts_as_long_as_somebody_has_it():
-    with shared(plan_of()) as (ours, theirs):
+    with shared(layout()) as (ours, theirs):
         ours.weights.write(np.arange(7, dtype=np.float32), 4)
     out = np.empty(7, np.float32)  # the descriptor is closed, the mappings are not
     assert theirs.weights.read(out) == 4 and out.tolist() == list(range(7))

@@ -9,19 +9,23 @@ if TYPE_CHECKING:
     from ..rollout import Array, Rollout
 
 
-class Sampler(Protocol):
+class Counters(Protocol):
+    """What waiting and faults have come to, of a sampler or of its workers."""
+
     @property
     def t_wait(self) -> float:
-        """Seconds that `collect()` has waited for other processes, ever."""
+        """Seconds that the trainer has waited for workers, ever."""
 
     @property
     def restarts(self) -> int:
-        """Worker processes that were replaced, ever."""
+        """Workers that were replaced, ever."""
 
     @property
     def env_restarts(self) -> int:
         """Environments that raised and were rebuilt, ever."""
 
+
+class Sampler(Counters, Protocol):
     def begin(self) -> None:
         """Have every environment ready for its first step, as the first rollout would."""
 

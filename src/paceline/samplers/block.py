@@ -101,7 +101,10 @@ class Block:
         return self.counters() | last_rows(self.columns.obs_spec, last) | before
 
     def restore(self, state: Mark) -> list[Difference]:
-        """Go on from `state`; returns the columns that did not come out as they were."""
+        """Go on from `state`, or begin where it is empty; the columns that came out different."""
+        if not state:
+            self.begin()
+            return []
         columns = self.columns
         columns.restore(state)
         self._heartbeat.row = columns.row
@@ -221,7 +224,11 @@ class Ledger:
         """after the rollout from which the latest weights were learnt"""
 
     def begin(self, mark: Mark) -> None:
-        self.now = self.published = mark
+        """The columns stand here at first, or once they have been brought back."""
+        if self.now:
+            self.now.update(mark)
+        else:
+            self.now = self.published = mark
 
     def note(self, rollout: Rollout, counters: Mark) -> Mark:
         """A rollout has come in; returns where the columns stand after it."""
@@ -260,7 +267,8 @@ class Ledger:
         """Take over what another ledger's `state` gave; `ValueError` if none can have given it."""
         self._check(state)
         taken = {f"{name}s" for name in self._rows}
-        self.begin({name: array for name, array in state.items() if name not in taken})
+        self.now = {name: array for name, array in state.items() if name not in taken}
+        self.published = self.now
         if self._world.resume != "replay":
             return
         row, started, ended = int(state["row"]), state["started"], state["ended"]

@@ -5,73 +5,22 @@ Light, so that a configuration can be read and refused without what a run needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ..errors import BadInput
 
 if TYPE_CHECKING:
     from ..config import Config
-    from ..envs.maker import World
-    from ..policy.network import NetworkSpec
-    from ..rollout import Pulse, Rollout
     from . import Sampler
+    from .pool import PoolSpec, WorkerPool
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplerSpec:
-    """What there is to sample, for whom and with what."""
+def processes(spec: PoolSpec) -> WorkerPool:
+    """Worker processes on this machine."""
+    from .process_pool import start_workers
 
-    world: World
-    network: NetworkSpec
-    weights: int
-    """how many are published"""
-    columns: int
-    first_column: int
-    steps: int
-    seed: int
-    values: bool
-    """whether actors give the value of what they see"""
-    pulse: Pulse
-    threads: int
-    """for environments that are stepped as a batch"""
-    workers: int
-    cpus: list[list[int]]
-    """of each worker"""
-    timeout: float
-    max_restarts: int
-    max_lag: int
-    pool: Any
-    """the entry that starts workers"""
-    blank: Callable[[], Rollout]
-    """a rollout of the right shapes, with nothing in it"""
-
-    def start_pool(self, own_slots: int) -> Any:
-        return self.pool.start(
-            self.world,
-            self.network,
-            self.weights,
-            workers=self.workers,
-            num_envs=self.columns,
-            steps=self.steps,
-            seed=self.seed,
-            first_column=self.first_column,
-            own_slots=own_slots,
-            cpus=self.cpus,
-            timeout=self.timeout,
-            max_restarts=self.max_restarts,
-            pulse=self.pulse,
-            values=self.values,
-        )
-
-
-class ProcessPool:
-    @staticmethod
-    def start(*arguments: Any, **options: Any) -> Any:
-        from .hire import hire
-
-        return hire(*arguments, **options)
+    return start_workers(spec)
 
 
 class SamplerEntry(Protocol):
@@ -83,7 +32,7 @@ class SamplerEntry(Protocol):
         """Raise BadInput for a configuration that it can't serve."""
 
     @staticmethod
-    def make(spec: SamplerSpec) -> Sampler: ...
+    def make(spec: PoolSpec, config: Config) -> Sampler: ...
 
 
 class SerialSampler:
@@ -97,19 +46,17 @@ class SerialSampler:
             )
 
     @staticmethod
-    def make(spec: SamplerSpec) -> Sampler:
+    def make(spec: PoolSpec, config: Config) -> Sampler:
         from .serial import make_serial
 
         return make_serial(
             spec.world,
             spec.network,
-            spec.columns,
-            spec.steps,
+            spec.rollout,
             spec.seed,
             first_column=spec.first_column,
-            pulse=spec.pulse,
+            heartbeat=spec.heartbeat,
             threads=spec.threads,
-            values=spec.values,
         )
 
 
@@ -121,10 +68,10 @@ class WorkersSampler:
         _refuse_without_workers(config)
 
     @staticmethod
-    def make(spec: SamplerSpec) -> Sampler:
+    def make(spec: PoolSpec, config: Config) -> Sampler:
         from .workers import Workers
 
-        return Workers(*spec.start_pool(own_slots=0))
+        return Workers(config.entry("pool")(spec))
 
 
 class StreamSampler:
@@ -141,11 +88,11 @@ class StreamSampler:
             )
 
     @staticmethod
-    def make(spec: SamplerSpec) -> Sampler:
+    def make(spec: PoolSpec, config: Config) -> Sampler:
         from .stream import SLOTS, Stream
 
-        crew, memory = spec.start_pool(own_slots=SLOTS)
-        return Stream(crew, memory, spec.blank(), spec.max_lag)
+        pool = config.entry("pool")(replace(spec, slots_per_worker=SLOTS))
+        return Stream(pool, config.max_lag)
 
 
 def _refuse_without_workers(config: Config) -> None:

@@ -11,7 +11,6 @@ import mmap
 import os
 import time
 import zlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,37 +23,26 @@ ALIGNMENT = 64
 """A cache line: what two processes write must not share one."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is in the memory; both sides lay it out from this."""
-
-    weights: int
-    """floats that are published"""
-    workers: int
-    slots: int
-    rollout: RolloutSpec
-    """of one slot"""
-
-
 class Memory:
     """The memory as one process sees it."""
 
-    def __init__(self, plan: Plan, file: int) -> None:
+    def __init__(
+        self, file: int, weights: int, workers: int, slots: int, rollout: RolloutSpec
+    ) -> None:
+        """So many published floats, workers, and slots for a rollout each; both sides say so."""
         self._at, self._buffer = 0, None
-        self._lay_out(plan)
+        self._lay_out(weights, workers, slots, rollout)
         size = self._at
         if os.fstat(file).st_size < size:
             os.ftruncate(file, size)
         self._at, self._buffer = 0, mmap.mmap(file, size)
-        self._lay_out(plan)
+        self._lay_out(weights, workers, slots, rollout)
 
-    def _lay_out(self, plan: Plan) -> None:
-        self.weights = Weights(
-            self._array((4,), np.int64), self._array((plan.weights,), np.float32)
-        )
-        self.heartbeats = [self._heartbeat() for _ in range(plan.workers)]
+    def _lay_out(self, weights: int, workers: int, slots: int, rollout: RolloutSpec) -> None:
+        self.weights = Weights(self._array((4,), np.int64), self._array((weights,), np.float32))
+        self.heartbeats = [self._heartbeat() for _ in range(workers)]
         """of each worker"""
-        self.slots = [Rollout.placed(plan.rollout, self._array) for _ in range(plan.slots)]
+        self.slots = [Rollout.placed(rollout, self._array) for _ in range(slots)]
 
     def _heartbeat(self) -> Heartbeat:
         place = self._place(ctypes.sizeof(Heartbeat))

@@ -17,37 +17,22 @@ import threading
 import time
 import traceback
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import cloudpickle
-import gymnasium as gym
 import numpy as np
 
 from ..envs.guards import ENV_ERRORS
 from ..envs.gym import register
-from ..envs.maker import World
 from ..envs.replaying import Difference
 from ..errors import BadInput, EnvironmentFailed, PacelineError
-from ..policy.network import NetworkSpec
-from ..rollout import Array, Episode
-from .block import Block, Mark, make_block, packed
+from ..rollout import Array, Episode, Rollout
+from .block import Block, Mark, packed
 from .forkserver import ignore_signals
-from .memory import Memory, Plan
+from .memory import Memory, Weights
 from .unroll import Leaving
-
-
-@dataclass(frozen=True)
-class Common:
-    """What all workers are told. Sent by value where it can't be imported."""
-
-    world: World
-    registered: list[gym.envs.registration.EnvSpec]
-    """environments that the trainer knows and a worker may not"""
-    network: NetworkSpec
-    plan: Plan
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -55,14 +40,8 @@ class Setup:
     """What one worker is told once."""
 
     common: bytes
-    """a pickled `Common`"""
+    """pickled by value: the `PoolSpec`, and environments that only the trainer may know"""
     number: int
-    columns: int
-    first_column: int
-    place: int
-    """of its first column within a slot"""
-    cpus: list[int]
-    """it may run on these alone; empty for any"""
 
 
 # What the trainer says …
@@ -72,7 +51,8 @@ class Setup:
 class Begin:
     """Begin the first episodes, or go on from a state."""
 
-    state: Mark | None
+    state: Mark
+    """empty at first"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +90,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Broke:
+class Crashed:
     """This process can't go on, which another might."""
 
     cause: str
@@ -118,15 +98,15 @@ class Broke:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A line for the user's eyes."""
+class Logged:
+    """A line of the log."""
 
     level: int
     text: str
     trace: str
 
 
-HUNG_UP = (EOFError, BrokenPipeError, ConnectionResetError, Leaving)
+DISCONNECTED = (EOFError, BrokenPipeError, ConnectionResetError, Leaving)
 
 
 def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
@@ -142,16 +122,16 @@ def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
         ignore_signals()
         faulthandler.enable()
         threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
-        line = Line(Connection(connection))
+        channel = Channel(Connection(connection))
         try:
-            _work(line, memory)
+            _work(channel, memory)
         except PacelineError as error:
-            line.say(Failed(error))
-        except HUNG_UP:
+            channel.send(Failed(error))
+        except DISCONNECTED:
             raise
         except ENV_ERRORS as error:
-            line.say(Broke(f"{type(error).__name__}: {error}", traceback.format_exc()))
-    except HUNG_UP:
+            channel.send(Crashed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+    except DISCONNECTED:
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -175,78 +155,67 @@ def _leave_with(trainer: int | None) -> None:
     os._exit(0)
 
 
-class Line(logging.Handler):
+class Channel(logging.Handler):
     """The connection to the trainer; what is logged goes over it too."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         super().__init__()
-        self._connection, self._one_at_a_time = connection, threading.Lock()
+        self._connection, self._lock = connection, threading.Lock()
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         return self._connection.recv()
 
-    def say(self, message: Any) -> None:
-        with self._one_at_a_time:
+    def send(self, message: Any) -> None:
+        with self._lock:
             self._connection.send_bytes(pickle.dumps(message))
 
     def emit(self, record: logging.LogRecord) -> None:
         trace = ""
         if record.exc_info and record.exc_info[0] is not None:
             trace = "".join(traceback.format_exception(*record.exc_info))
-        self.say(Said(record.levelno, record.getMessage(), trace))
+        self.send(Logged(record.levelno, record.getMessage(), trace))
 
 
-def _work(line: Line, memory_file: int) -> None:
-    setup: Setup = line.hear()
-    common: Common = cloudpickle.loads(setup.common)
+def _work(channel: Channel, memory_file: int) -> None:
+    setup: Setup = channel.receive()
+    number, (spec, registered) = setup.number, cloudpickle.loads(setup.common)
     log = logging.getLogger("paceline")
-    log.addHandler(line)
+    log.addHandler(channel)
     log.propagate = False
-    if setup.cpus:
-        os.sched_setaffinity(0, setup.cpus)
-    register(common.registered)
+    if spec.cpus[number]:
+        os.sched_setaffinity(0, spec.cpus[number])
+    register(registered)
     # Environments should draw from their own generator; those that do not at least differ.
-    random.seed(f"{common.seed} {setup.first_column}")
-    np.random.seed([common.seed, setup.first_column])
-    memory = Memory(common.plan, memory_file)
+    first_column = spec.columns_of(number).start
+    random.seed(f"{spec.seed} {first_column}")
+    np.random.seed([spec.seed, first_column])
+    memory = Memory(memory_file, spec.weights, spec.workers, *spec.slots)
     try:
-        block = make_block(
-            common.world,
-            common.network,
-            replace(common.plan.rollout, columns=setup.columns),
-            common.seed,
-            setup.first_column,
-            memory.heartbeats[setup.number],
-        )
+        block = spec.make_block(number, memory.heartbeats[number])
     except EnvironmentFailed as error:  # another attempt may succeed
-        line.say(Broke(str(error), traceback.format_exc()))
+        channel.send(Crashed(str(error), traceback.format_exc()))
         return
     with closing(block):
-        _serve(line, setup, memory, block)
+        _serve(channel, memory.weights, spec.slots_of(number, memory.slots), block)
 
 
-def _serve(line: Line, setup: Setup, memory: Memory, block: Block) -> None:
-    """Do as the trainer says until it hangs up."""
-    weights = np.empty(memory.weights.size, np.float32)
-    end = setup.place + setup.columns
-    slots = [slot.between(setup.place, end) for slot in memory.slots]
+def _serve(channel: Channel, published: Weights, slots: list[Rollout], block: Block) -> None:
+    """Do as the trainer says until it disconnects."""
+    weights = np.empty(published.size, np.float32)
     while True:
-        match line.hear():
+        match channel.receive():
             case Begin(state):
                 different = _begun(block, state)
-                line.say(Ready(block.mark(), different))
+                channel.send(Ready(block.mark(), different))
             case Fill(slot):
-                block.load(weights, memory.weights.read(weights))
+                block.load(weights, published.read(weights))
                 episodes = block.fill(slots[slot])
                 counters = packed(block.counters())
-                line.say(Done(slot, counters, episodes, block.columns.failures))
+                channel.send(Done(slot, counters, episodes, block.columns.failures))
 
 
-def _begun(block: Block, state: Mark | None) -> list[Difference]:
+def _begun(block: Block, state: Mark) -> list[Difference]:
     """Columns that are not as they were."""
-    if state is None:
-        block.begin()
-        return []
     try:
         return block.restore(state)
     except ValueError as error:

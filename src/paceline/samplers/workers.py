@@ -1,4 +1,4 @@
-"""Workers: rollouts made by processes, all by the same weights, in step with the learner."""
+"""Workers: rollouts made by a pool, all by the same weights, in step with the learner."""
 
 from __future__ import annotations
 
@@ -9,59 +9,58 @@ from ..arrays import part
 from ..envs.replaying import Difference
 from ..rollout import Array, Episode, Rollout
 from .block import states
-from .crew import Crew
-from .memory import Memory
+from .pool import TICK, WorkerPool
 
 
-class Processes:
-    """What samplers made of processes share: everything but how rollouts are collected."""
+class PoolSampler:
+    """What samplers over a pool share: everything but how rollouts are collected."""
 
-    def __init__(self, crew: Crew, memory: Memory) -> None:
-        self._crew, self._memory = crew, memory
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
 
     @property
     def t_wait(self) -> float:
-        return self._crew.t_wait
+        return self._pool.t_wait
 
     @property
     def restarts(self) -> int:
-        return self._crew.restarts
+        return self._pool.restarts
 
     @property
     def env_restarts(self) -> int:
-        return self._crew.env_restarts
+        return self._pool.env_restarts
 
     def begin(self) -> None:
-        self._crew.begin()
+        self._pool.begin()
 
     def state(self) -> dict[str, Any] | None:
-        return states([worker.ledger for worker in self._crew.workers])
+        return states(self._pool.ledgers)
 
     def restore(self, state: dict[str, Any]) -> list[Difference]:
-        for number, worker in enumerate(self._crew.workers):
-            worker.ledger.restore(part(f"{number}.", state))
-        return self._crew.begin()
+        for number, ledger in enumerate(self._pool.ledgers):
+            ledger.restore(part(f"{number}.", state))
+        return self._pool.begin()
 
     def close(self) -> None:
-        self._crew.close()
+        self._pool.close()
 
 
-class Workers(Processes):
+class Workers(PoolSampler):
     """One slot, of which every worker writes its own columns; then all wait for new weights."""
 
     def publish(self, weights: Array, version: int) -> None:
-        self._memory.weights.write(weights, version)
-        for worker in self._crew.workers:
-            worker.ledger.published = worker.ledger.now
+        self._pool.publish(weights, version)
+        for ledger in self._pool.ledgers:
+            ledger.published = ledger.now
 
     def collect(self) -> Rollout:
-        crew = self._crew
-        crew.begin()
-        for worker in crew.workers:
-            crew.fill(worker, 0)
+        pool, workers = self._pool, range(self._pool.spec.workers)
+        pool.begin()
+        for worker in workers:
+            pool.fill(worker, 0)
         episodes: dict[int, list[Episode]] = {}
-        while len(episodes) < len(crew.workers):
-            for arrival in crew.arrivals():
-                episodes[arrival.worker.setup.number] = arrival.done.episodes
-        in_order = [episode for number in sorted(episodes) for episode in episodes[number]]
-        return replace(self._memory.slots[0], episodes=in_order)
+        while len(episodes) < len(workers):
+            for arrival in pool.arrivals(TICK):
+                episodes[arrival.worker] = arrival.episodes
+        in_order = [episode for worker in workers for episode in episodes[worker]]
+        return replace(pool.common, episodes=in_order)
