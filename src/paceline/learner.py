@@ -100,7 +100,9 @@ class Learner:
         others: list[LossTerm] = []
         if make_bonus is not None:
             context = BonusContext(network, columns, plan.seed, device, self._moments)
-            self._bonus = make_bonus(context)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(plan.seed)  # for the weights of modules that it makes
+                self._bonus = make_bonus(context)
             self._heads += () if self._bonus.head is None else (self._bonus.head,)
             others += [] if self._bonus.term is None else [self._bonus.term]
         self.module = ActorCritic(replace(network, value_heads=len(self._heads)))

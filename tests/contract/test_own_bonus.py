@@ -19,12 +19,13 @@ from paceline.build import build
 COUNTS = "test_own_bonus:Counts"
 OPTIONS = {
     "env_id": "toy:chain",
-    "env": {"kwargs": {"length": 40}},
+    "env": {"kwargs": {"length": 100}},
     "preset": "none",
     "num_envs": 8,
     "rollout_steps": 128,
-    "hidden": (32,),
-    "lr": 2e-3,
+    "hidden": (),  # a table: what drifts in one state drifts nowhere else
+    "gamma": 0.9,
+    "lr": 3e-3,
     "track": "none",
     "device": "cpu",
     "threads": 1,
@@ -94,12 +95,10 @@ class Next:
     name, metrics, max_grad_norm, needs_next = "next", ("next_right",), 1.0, True
 
     def __init__(self, size):
-        self.module = nn.Linear(size, size)
-        self._size = size
+        self.module = nn.Embedding(size, size)
 
     def loss(self, rows, remaining):
-        now = nn.functional.one_hot(rows.inputs[0], self._size).to(torch.float32)
-        found, wanted = self.module(now), rows.next_inputs[0]
+        found, wanted = self.module(rows.inputs[0]), rows.next_inputs[0]
         right = (found.argmax(-1) == wanted).to(torch.float32)
         return nn.functional.cross_entropy(found, wanted, reduction="none"), [right]
 
@@ -109,10 +108,6 @@ class Next:
 
 def config_of(**options):
     return paceline.Config(**OPTIONS | options)
-
-
-def score(run):
-    return json.loads(Path(run, "eval.json").read_text())["mean"]
 
 
 def lines(run):
@@ -126,18 +121,19 @@ def last_checkpoint(run):
     }
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", range(3))
 def test_counts_solve_a_chain_that_plain_ppo_does_not(tmp_path, seed):
+    last_returns = {}
     for name, bonus in (("plain", None), ("counts", COUNTS)):
         config = config_of(
             bonus=bonus, seed=seed, total_steps=100_000, output_dir=str(tmp_path / name)
         )
-        list(paceline.train(config))
-    assert score(tmp_path / "plain") == 0
-    assert score(tmp_path / "counts") == 1
+        last_returns[name] = list(paceline.train(config))[-1].recent_return
+    assert last_returns["plain"] == 0
+    assert last_returns["counts"] > 0.9
     first, *_, last = lines(tmp_path / "counts")
     assert first["counts_mean"] == 0 < lines(tmp_path / "counts")[1]["counts_mean"]
-    assert last["counts_seen"] == 41
+    assert last["counts_seen"] == 101
     assert "counts_mean" not in lines(tmp_path / "plain")[-1]
 
 

@@ -10,14 +10,13 @@ import threading
 import time
 from collections import deque
 from contextlib import closing, contextmanager
-from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import paceline
-from paceline.build import build, make_sampler
+from paceline.build import build
 from paceline.errors import EnvironmentFailed
 from paceline.heartbeat import Heartbeat
 from paceline.rollout import Rollout
@@ -137,14 +136,9 @@ def over(make_pool, env_id="CartPole-v1", **options):
     """The parts of a run, with a sampler over a pool of this kind."""
     defaults = {"preset": "none", "num_envs": WORKERS * WIDTH, "rollout_steps": STEPS}
     defaults |= {"hidden": (16,), "device": "cpu", "threads": 1, "compile": "off"}
-    config = paceline.Config(env_id=env_id, total_iters=1000, **(defaults | options))
-    with build(config) as parts:
-        parts.sampler.close()
-        weights, parallel = parts.learner.weights, config.replace(num_workers=WORKERS)
-        given = parallel, parts.world, parts.network, parts.spec, len(weights), [[]] * WORKERS
-        with closing(make_sampler(*given, parts.sync, make_pool)) as sampler:
-            sampler.publish(weights, parts.learner.version)
-            yield replace(parts, sampler=sampler)
+    defaults |= {"num_workers": WORKERS, "pool": make_pool}
+    with build(paceline.Config(env_id=env_id, total_iters=1000, **(defaults | options))) as parts:
+        yield parts
 
 
 def copied(rollout):
@@ -172,7 +166,7 @@ def assert_same(one, other):
 
 
 def test_threads_sample_and_learn_what_processes_do():
-    with over(ThreadPool) as ours, over(start_workers) as theirs:
+    with over(ThreadPool) as ours, over("processes") as theirs:
         assert isinstance(ours.sampler, Workers) and isinstance(theirs.sampler, Workers)
         one, other = sampled(ours, 8), sampled(theirs, 8)
         assert one == other
