@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("paceline")
+
+
+OWN = ("encoder", "memory")
+"""Parts of a network that may be a user's own class or object."""
 
 
 class Agent:
@@ -137,18 +142,21 @@ def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
 
 
 def from_checkpoint(
-    path: Path, found: checkpoint.Checkpoint, encoder: Encoder | None = None
+    path: Path, found: checkpoint.Checkpoint, own: Mapping[str, Encoder | None] | None = None
 ) -> Agent:
-    """The policy in a checkpoint. What encoder it has is for the caller to know: a checkpoint's
-    word for it is never imported."""
+    """The policy in a checkpoint. What encoder or memory of its `own` it has is for the caller to
+    know: a checkpoint's word for it is never imported."""
     network = saved_network(path, found)
-    if network.encoder is not None:
-        if encoder is None:
+    parts: dict[str, Any] = {}
+    for name in OWN:
+        said, given = getattr(network, name), (own or {}).get(name)
+        if said is not None and given is None:
             raise BadInput(
-                f"this policy has an encoder of its own ({str(network.encoder)[:80]}); say which, "
-                "with paceline.load(path, encoder=...)"
+                f"this policy has {'an' if name == 'encoder' else 'a'} {name} of its own "
+                f"({str(said)[:80]}); say which, with paceline.load(path, {name}=...)"
             )
-        network = dataclasses.replace(network, encoder=encoder)
+        parts[name] = given if said is not None else None
+    network = dataclasses.replace(network, **parts)
     try:
         one = np.zeros((), np.float32)  # seen in any shape, it takes no memory
         template = {n: np.broadcast_to(one, shape) for n, shape in _shapes(network).items()}
@@ -181,7 +189,7 @@ def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
     from .policy.actor_critic import ActorCritic
 
     # A user's module must really be made; ours need not take any memory.
-    with torch.device("meta" if network.encoder is None else "cpu"):
+    with torch.device("cpu" if any(getattr(network, name) for name in OWN) else "meta"):
         try:
             named = ActorCritic(network).named_weights()
         except (RuntimeError, TypeError, OverflowError) as error:
@@ -191,12 +199,11 @@ def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
 
 def network_facts(network: NetworkSpec) -> dict[str, Any]:
     """A network's description as plain data; JSON has no infinity, so bounds become text."""
-    facts = dataclasses.asdict(dataclasses.replace(network, encoder=None))
+    facts = dataclasses.asdict(dataclasses.replace(network, encoder=None, memory=None))
     for bound in ("low", "high"):
         facts["act"][bound] = [str(number) for number in facts["act"][bound]]
-    if network.encoder is not None:
-        facts["encoder"] = name_of(network.encoder)
-    return facts
+    own = {name: getattr(network, name) for name in OWN}
+    return facts | {name: name_of(thing) for name, thing in own.items() if thing is not None}
 
 
 def network_from(facts: Any) -> NetworkSpec:

@@ -61,7 +61,8 @@ def make_sync(config: Config, topology: Topology) -> Sync:
 
     timeout = seconds(config.rank_timeout)
     try:
-        meeting = meet(topology.init_method, topology.rank, topology.size, timeout)
+        where = topology.init_method, topology.rank, topology.size
+        meeting = meet(*where, timeout, attempt=topology.attempt)
         return config.entry("sync").make(meeting, timeout, config, topology)
     except RuntimeError as error:  # of the store where ranks meet
         cause = str(error).strip().splitlines()[0][:200]

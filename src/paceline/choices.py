@@ -23,7 +23,7 @@ WORTH_COMPILING_SECONDS = 120.0
 
 def choose(config: Config, network: NetworkSpec, topology: Topology) -> Choices:
     """Threads, compiling and device for this machine."""
-    large = network.needs_torch
+    large = network.large
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device is 'cuda', and torch sees no GPU here; write --device cpu or auto")
     gpu = config.device != "cpu" and torch.cuda.is_available()
@@ -35,7 +35,7 @@ def choose(config: Config, network: NetworkSpec, topology: Topology) -> Choices:
             )
         if missing:
             raise BadInput(f"precision is 'bf16', and {missing}; write --precision fp32")
-    worth = _pays(config) and not large and not gpu
+    worth = _pays(config) and not network.needs_torch and not gpu
     compiled = config.compile == "on" or (config.compile == "auto" and worth)
     if compiled and (missing := compiler_missing()):
         if config.compile == "on":

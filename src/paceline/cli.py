@@ -245,12 +245,12 @@ def _plain(text: str) -> str:
 def _train(arguments: list[str]) -> int:
     from .flags import config_parser, help_text, nested
 
-    given = config_parser().parse([a for a in arguments if a not in HELP])
+    parser = config_parser()
+    given = parser.parse([a for a in arguments if a not in HELP])
     file = given.pop("config", None)
-    from .config_files import load_file
     from .configure import resolve
 
-    config = resolve(*([load_file(file)] if file else []), nested(given))
+    config = resolve(*([parser.loaded(file)] if file else []), nested(given))
     if _asks_for_help(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0

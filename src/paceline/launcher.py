@@ -87,9 +87,26 @@ def restarts() -> int:
     return int(count) if _child_of_launcher() and count.isdigit() else 0
 
 
+def attempt() -> str:
+    """What tells ranks that were started again from those before them, in the same store."""
+    return "/".join(os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
+
+
+def launchers() -> int:
+    """In the first rank of a host: how many processes above it belong to the run."""
+    if launched(asked=True) is None or local_rank():
+        return 0
+    return 2 if LINE in os.environ else 1  # with `--ranks`, also who asked for it
+
+
 def init_method(configured: str) -> str:
-    """Where this rank meets the others."""
-    return os.environ.get(MEETING, configured) if configured == "env://" else configured
+    """Where this rank meets the others: env:// only where the launcher hosts the store."""
+    if configured != "env://" or launched() is None:
+        return configured
+    if MEETING in os.environ or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return os.environ.get(MEETING, configured)
+    host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def check_init_method(place: str) -> None:

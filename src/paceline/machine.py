@@ -23,7 +23,6 @@ from typing import Any
 
 import psutil
 
-from . import launcher
 from .errors import BadInput
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -299,9 +298,11 @@ class Usage:
     To the first rank of a host belong the processes that started its ranks, without the others.
     """
 
-    def __init__(self, every: float = 3.0) -> None:
+    def __init__(self, every: float = 3.0, launchers: int = 0) -> None:
         self._every, self._read_at, self._cost = every, time.monotonic(), 0.0
-        self._above = _launchers()
+        self._above: list[psutil.Process] = []
+        with suppress(psutil.Error):
+            self._above = psutil.Process().parents()[:launchers]
         self._cpu_seconds = self._cpu()
         self._values: tuple[float, float | None] | None = None
 
@@ -351,16 +352,6 @@ class Usage:
                 # Children that have ended count too, or what they did would seem undone.
                 total += times.children_user + times.children_system
         return total
-
-
-def _launchers() -> list[psutil.Process]:
-    """In the first rank of a host: what started it, and with `--ranks` who asked for that."""
-    if launcher.launched(asked=True) is None or launcher.local_rank():
-        return []
-    try:
-        return psutil.Process().parents()[: 2 if launcher.LINE in os.environ else 1]
-    except psutil.Error:
-        return []
 
 
 def memory_mb(process: psutil.Process) -> float:

@@ -10,13 +10,13 @@ import numpy as np
 
 from .bonus import Metrics
 from .budget import Progress
-from .launcher import restarts
 from .learner import Learner
 from .machine import Usage
 from .metrics import Report
 from .rollout import Array, Episode, Rollout
 from .samplers import Sampler
 from .sync import Sync
+from .topology import Topology
 
 SUMS = (
     "iters",
@@ -46,15 +46,21 @@ class Meter:
     """Times the ring's phases, and adds up over all ranks what a report says of its iterations."""
 
     def __init__(
-        self, progress: Progress, learner: Learner, sync: Sync, waited: float = 0.0
+        self,
+        progress: Progress,
+        learner: Learner,
+        sync: Sync,
+        waited: float = 0.0,
+        topology: Topology | None = None,
     ) -> None:
         self._progress, self._learner, self._sync = progress, learner, sync
-        self._usage = Usage()
+        topology = topology or Topology()
+        self._usage = Usage(launchers=topology.launchers)
         self._kinds = learner.metrics
         self._names = (*SUMS, *(name for name, kind in self._kinds.items() if kind != "max"))
         """what is added up; of the rest the largest is kept"""
         self._told: tuple[float, ...] = (0.0,) * len(LASTING)
-        self._total = dict.fromkeys(self._names, 0.0) | {"restarts": float(restarts())}
+        self._total = dict.fromkeys(self._names, 0.0) | {"restarts": float(topology.restarts)}
         self._reported = self._mark = self._clock = time.perf_counter()
         self._rollout = 0.0
         self._synced, self._waited = learner.t_sync, waited

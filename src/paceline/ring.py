@@ -11,6 +11,7 @@ from .metrics import Report
 from .samplers import Sampler
 from .stopping import StopNow
 from .sync import Sync
+from .topology import Topology
 
 
 def ring(
@@ -21,12 +22,13 @@ def ring(
     progress: Progress,
     log_every: int,
     stopping: Callable[[], bool] = lambda: False,
+    topology: Topology | None = None,
 ) -> Iterator[Report]:
     """Train until the budget is spent; `progress` is kept up to date in place.
 
     When `stopping()` on any rank, the report comes at once instead of after `log_every` iterations.
     """
-    meter = Meter(progress, learner, sync, sampler.t_wait)
+    meter = Meter(progress, learner, sync, sampler.t_wait, topology)
     while (spent := budget.fraction(progress)) < 1.0:
         meter.begin()
         try:

@@ -243,10 +243,11 @@ def _record(
     sampler, learner, sync = parts.sampler, parts.learner, parts.sync
     counted = budget, progress, config.log_every, stopping
     if sampler is not None:
-        reports = ring(sampler, learner, sync, *counted)
+        reports = ring(sampler, learner, sync, *counted, parts.topology)
     else:
         assert sync.watcher is not None
-        reports = sync.watcher.watch(learner, Meter(progress, learner, sync), *counted)
+        meter = Meter(progress, learner, sync, topology=parts.topology)
+        reports = sync.watcher.watch(learner, meter, *counted)
     if not parts.topology.lockstep and parts.topology.learns:
         _get_ready(parts)
         yield from reports  # a learner that others watch leaves nothing behind by itself

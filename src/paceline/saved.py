@@ -9,25 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from . import evaluation
-from .agent import Agent, from_checkpoint, locate
+from .agent import OWN, Agent, from_checkpoint, locate
 from .checkpoint import Checkpoint
+from .config import OBJECTS
 from .errors import BadInput
 from .files import absolute, replace_file, shown
 from .policy.network import Encoder
+from .registry import name_of
 from .rundir import CONFIG, EVALUATION, plain_config, read_run, refuse_strange
 
 log = logging.getLogger("paceline")
 
 
-def load(source: str | Path, encoder: Encoder | None = None) -> Agent:
+def load(
+    source: str | Path, encoder: Encoder | None = None, memory: Encoder | None = None
+) -> Agent:
     """The policy of a run's newest checkpoint, or of one checkpoint's directory.
 
-    `encoder` is needed where the policy has its own and the run's config.yaml does not say which,
-    or it is an object that can't be imported.
+    `encoder` and `memory` are needed where the policy has its own and the run's config.yaml does
+    not say which, or it is an object that can't be imported.
     """
     run = _run_of(Path(source))
     path, found = locate(source)
-    return from_checkpoint(path, found, encoder or _encoder_of(run, found))
+    given = {"encoder": encoder, "memory": memory}
+    said = {name: thing for name, thing in given.items() if thing is not None}
+    return from_checkpoint(path, found, _own_of(run, found) | said)
 
 
 def _run_of(source: Path) -> Path | None:
@@ -39,12 +45,15 @@ def _run_of(source: Path) -> Path | None:
     return run
 
 
-def _encoder_of(run: Path | None, found: Checkpoint) -> Encoder | None:
+def _own_of(run: Path | None, found: Checkpoint) -> dict[str, Encoder]:
     """What the run's configuration names, if there is one, and it was no object without a name."""
     network = found.facts.get("network")
-    if run is None or not isinstance(network, dict) or network.get("encoder") is None:
-        return None
-    return None if _made_with(run).get("encoder_is_callable") else plain_config(run).encoder
+    own = [name for name in OWN if isinstance(network, dict) and network.get(name) is not None]
+    if run is None or not own:
+        return {}
+    made_with, config = _made_with(run), plain_config(run)
+    named = {name: getattr(config, name) for name in own if not made_with.get(OBJECTS[name])}
+    return {name: name_of(thing) for name, thing in named.items() if thing is not None}
 
 
 def _made_with(run: Path) -> dict[str, Any]:
@@ -70,7 +79,7 @@ def evaluate_saved(
             f"{shown(source)} is not inside a run directory; say where to play with --env-id"
         )
     config = plain_config(run) if run else None
-    agent = from_checkpoint(path, found, _encoder_of(run, found))
+    agent = from_checkpoint(path, found, _own_of(run, found))
     if run is not None and env_id is None and _made_with(run).get("env_is_callable"):
         raise BadInput(
             "this run's environment was a Python object; evaluate "

@@ -20,7 +20,7 @@ IRRELEVANT = ("log_std_init",)
 def start_from(source: str, parts: Parts) -> None:
     """Take over the weights and the running statistics of a saved policy; nothing else."""
     path, found = locate(source)
-    from_checkpoint(path, found, parts.network.encoder)  # refuses what is no policy
+    from_checkpoint(path, found, vars(parts.network))  # refuses what is no policy
     theirs = found.facts["network"]
     ours = json.loads(json.dumps(network_facts(parts.network)))
     for name in ours:

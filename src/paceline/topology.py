@@ -30,6 +30,10 @@ class Topology:
     """where ranks meet"""
     restarts: int = 0
     """how often the launcher has started its ranks again"""
+    launchers: int = 0
+    """processes above this one whose memory and time are to be counted with it"""
+    attempt: str = ""
+    """what tells the ranks of this start from those of earlier ones"""
     launch: str | None = None
     """what all ranks of one launch have in common, also after a restart"""
 
@@ -84,5 +88,7 @@ def topology_of(config: Config) -> Topology:
         lockstep=sync.lockstep,
         init_method=launcher.init_method(config.init_method),
         restarts=launcher.restarts(),
+        launchers=launcher.launchers(),
+        attempt=launcher.attempt(),
         launch=launcher.launch_name(),
     )

@@ -347,9 +347,10 @@ def test_a_reading_that_comes_too_soon_is_made_up_for_at_once(monkeypatch):
 
 RANK = """
 import psutil
+from paceline.launcher import launchers
 from paceline.machine import Usage
 
-usage = Usage()
+usage = Usage(launchers=launchers())
 above = psutil.Process().parents()
 print(",".join(str(above.index(each)) for each in usage._above) or "none")
 """

@@ -82,8 +82,12 @@ class NetworkSpec:
     @property
     def needs_torch(self) -> bool:
         """Whether acting takes more than dense layers."""
-        own = self.encoder is not None or self.memory is not None
-        return own or self.obs.kind in ("image", "mixed")
+        return self.large or self.memory is not None
+
+    @property
+    def large(self) -> bool:
+        """Whether it computes enough for several threads: images, a user's own encoder."""
+        return self.encoder is not None or self.obs.kind in ("image", "mixed")
 
     @property
     def acts_with_value(self) -> bool:

@@ -58,17 +58,20 @@ class Meeting:
         return list(found.values())
 
 
-def meet(init_method: str, rank: int, size: int, timeout: float, host: str = "") -> Meeting:
-    """Wait for all ranks; `host` is whose memory and processes this one can see."""
+def meet(
+    init_method: str, rank: int, size: int, timeout: float, host: str = "", attempt: str = ""
+) -> Meeting:
+    """Wait for all ranks; `host` is whose memory and processes this one can see.
+
+    A launcher that starts all ranks again, at another `attempt`, may offer the same store.
+    """
     patience = timedelta(seconds=max(timeout, PATIENCE))
     check_init_method(init_method)
     try:
         store = _hosted(init_method, size, patience) if rank == 0 else None
         if store is None:
             store, _, _ = next(rendezvous(init_method, rank, size, timeout=patience))
-        # A launcher that starts all ranks again may offer the store of those that have gone.
-        attempt = [os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT")]
-        store = PrefixStore(f"paceline/{'/'.join(attempt)}", store)
+        store = PrefixStore(f"paceline/{attempt}", store)
         store.set_timeout(patience)
         store.set(f"rank/{rank}", json.dumps([host or this_host(), os.getpid()]))
         members = [Member(n, *json.loads(store.get(f"rank/{n}"))) for n in range(size)]
@@ -88,8 +91,6 @@ def _hosted(init_method: str, size: int, patience: timedelta) -> Store | None:
     """
     where = urlparse(init_method)
     host, port = where.hostname, where.port
-    if where.scheme == "env" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if not host or not port:
         return None
     try:
