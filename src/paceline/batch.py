@@ -139,6 +139,8 @@ class Rows:
     def split(self, size: int) -> Iterator[Rows]:
         """Consecutive pieces of `size` rows, without a copy."""
         parts = len(self.weight) // size
+        if parts == 1:
+            return iter((self,))
         pieces = (tensor.split(len(tensor) // parts) for tensor in self.tensors())  # type: ignore[no-untyped-call]
         return (self.like(piece) for piece in zip(*pieces, strict=True))
 

@@ -351,26 +351,24 @@ class Learner:
             mean, var, count = self._moments(self._scaler.returns(rollout)[:, None])
             self._scaler.moments.update(count, mean, var)
             reward = self._scaler(reward)
-        rewards = [reward]
+        rewards, idle = [reward], None
         if bonus is not None:
             bonus = np.where(rollout.valid, bonus, 0.0).astype(np.float32)
             rewards = [reward, bonus] if len(self._heads) > 1 else [reward + bonus]
-        done, idle = rollout.done, ~rollout.valid
-        discounts, traces, idles = [], [], []
+        discounts, traces = [], []
         for head in self._heads:
             gamma = np.float32(head.gamma)
-            over = rollout.terminated if head.episodic else np.zeros_like(idle)
-            discounts.append(gamma * ~over if head.episodic else np.where(idle, 1, gamma))
-            traces.append(~done if head.episodic else ~over)
-            idles.append(over if head.episodic else idle)
-        return Signals(
-            np.stack(rewards, -1),
-            np.stack(discounts, -1).astype(np.float32, copy=False),
-            np.stack(traces, -1).astype(np.float32),
-            log_ratio[..., None],
-            self._heads,
-            None if all(head.episodic for head in self._heads) else np.stack(idles, -1),
-        )
+            if head.episodic:
+                discounts.append(gamma * ~rollout.terminated)
+                traces.append((~rollout.done).astype(np.float32))
+            else:  # a row that only resets takes no time
+                discounts.append(np.where(rollout.valid, gamma, np.float32(1)))
+                traces.append(np.ones_like(reward))
+        if not all(head.episodic for head in self._heads):
+            episodic = np.array([head.episodic for head in self._heads])
+            idle = ~rollout.valid[..., None] & ~episodic
+        each = (_by_head(rewards), _by_head(discounts), _by_head(traces))
+        return Signals(*each, log_ratio[..., None], self._heads, idle)
 
     def _descend(self, batch: Batch, rollout: Rollout, remaining: float, lr: float) -> list[float]:
         """Epochs of minibatches; returns the metrics' means over all of them."""
@@ -515,6 +513,11 @@ class Learner:
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
         self.version, self._step.count = (int(count) for count in arrays["counts"])
         self._restore_statistics(arrays)
+
+
+def _by_head(arrays: list[Array]) -> Array:
+    """[T, B] of each head → [T, B, H]"""
+    return arrays[0][..., None] if len(arrays) == 1 else np.stack(arrays, -1)
 
 
 def _pieces(parts: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -21,7 +21,7 @@ from ..envs.replaying import Difference
 from ..heartbeat import Heartbeat
 from ..policy.actor import Actor, make_actor
 from ..policy.network import NetworkSpec
-from ..rollout import FIELDS, Array, Episode, Kept, OpenEpisodes, Rollout, RolloutSpec
+from ..rollout import FIELDS, Array, Episode, OpenEpisodes, Rollout, RolloutSpec
 from ..spaces import ObservationSpec
 from ..stack import Window
 from ..stack import latest as history
@@ -202,8 +202,9 @@ def last_rows(obs: ObservationSpec, rows: Mapping[str, Array]) -> Mark:
     return {name: row.copy() for name, row in (parts | others).items()}
 
 
-def _kept(how: Kept) -> list[str]:
-    return [name for name, entry in FIELDS.items() if entry["kept"] == how]
+LAST = [name for name, entry in FIELDS.items() if entry["kept"] == "last"]
+EPISODE = [name for name, entry in FIELDS.items() if entry["kept"] == "episode"]
+"""Fields of which a ledger keeps the last row, or the rows of open episodes."""
 
 
 class Ledger:
@@ -214,7 +215,7 @@ class Ledger:
 
     def __init__(self, world: World, spec: RolloutSpec) -> None:
         self._world, self._spec = world, spec
-        self._rows: dict[str, deque[Array]] = {name: deque() for name in _kept("episode")}
+        self._rows: dict[str, deque[Array]] = {name: deque() for name in EPISODE}
         """of the latest rollouts, as far back as any open episode reaches"""
         self._oldest = 0
         """row of the run at which they begin"""
@@ -234,7 +235,7 @@ class Ledger:
         """A rollout has come in; returns where the columns stand after it."""
         spec = self._world.obs_spec
         arrays = rollout.arrays()
-        last = {name: arrays[name][-1] for name in _kept("last") if len(arrays[name])}
+        last = {name: arrays[name][-1] for name in LAST if len(arrays[name])}
         self.now = counters | last_rows(spec, last)
         if spec.stack > 1:
             self.now["before"] = history(spec, rollout)
@@ -242,9 +243,9 @@ class Ledger:
             row = min(int(mark["started"].min()) for mark in (self.published, self.now))
             for name, rows in self._rows.items():
                 rows.append(arrays[name].copy())
-            lengths = [len(rows) for rows in self._rows["action"]]
-            while lengths and self._oldest + lengths[0] <= row:
-                self._oldest += lengths.pop(0)
+            actions = self._rows["action"]
+            while actions and self._oldest + len(actions[0]) <= row:
+                self._oldest += len(actions[0])
                 for rows in self._rows.values():
                     rows.popleft()
         return self.now
@@ -301,7 +302,7 @@ class Ledger:
         template |= {"total": np.zeros(len(count)), "length": count, "rollouts": number}
         # What an environment keeps of itself is its own affair, and of no fixed shape.
         spec = self._world.obs_spec
-        template |= last_rows(spec, {name: self._blank(name, 1)[0] for name in _kept("last")})
+        template |= last_rows(spec, {name: self._blank(name, 1)[0] for name in LAST})
         if spec.stack > 1:
             template["before"] = self._blank("before", spec.history[0])
         fitting(state, template)
