@@ -109,7 +109,7 @@ class Learner:
         self.module.initialize(plan.seed)
         objective = Objective(PolicyLoss(self.module, algorithm, plan.max_grad_norm), *others)
         objective.to(device)
-        self._needs_next = any(term.needs_next for term in others)
+        self._others = others
         self.flat = Flat(self.module, device, objective)
         self._shared = sync.share(self.flat.storage)
         """what all ranks see; unless they share memory, `flat`'s own storage"""
@@ -253,7 +253,10 @@ class Learner:
         value: torch.Tensor,
     ) -> Rows:
         kept, memory = rollout.steps * rollout.columns, bool(rollout.segment)
-        following = tuple(part[rollout.columns :] for part in inputs) if self._needs_next else ()
+        needs_next = any(term.needs_next for term in self._others)
+        extra: dict[str, Array] = {}
+        for term in self._others:
+            extra |= term.rows(rollout)
         return Rows(
             inputs=tuple(part[:kept] for part in inputs),
             action=self._tensor(rollout.action),
@@ -262,7 +265,8 @@ class Learner:
             returns=self._tensor(returns),
             value=value[:kept],
             weight=self._tensor(rollout.valid.astype(np.float32)),
-            next_inputs=following,
+            next_inputs=tuple(part[rollout.columns :] for part in inputs) if needs_next else (),
+            extra={name: self._tensor(array) for name, array in extra.items()},
             first=self._tensor(rollout.first[:-1]) if memory else None,
             carry=self._tensor(rollout.state[:-1]) if memory else None,
         )
@@ -296,40 +300,40 @@ class Learner:
 
         What the learner predicts of all rows comes along, where its only step can use that.
         """
-        needs_ratio, no_ratio = self._algorithm.needs_log_ratio, np.zeros((), np.float32)
-        kept, known = rollout.steps * rollout.columns, None
+        needs_ratio, known = self._algorithm.needs_log_ratio, None
         if rollout.value.size and not needs_ratio:
             value = torch.from_numpy(rollout.value).to(self._device).flatten(0, 1)
-            return value, no_ratio, None
+            return value, np.zeros((), np.float32), None
+        kept = rollout.steps * rollout.columns
+        acting, last = (
+            tuple(part[at] for part in inputs) for at in (slice(kept), slice(kept, None))
+        )
         size = kept // self._plan.minibatches if seen.pictures else len(inputs[0])
-        size = len(inputs[0]) if rollout.segment else size
         values, logps = [], []
         with torch.no_grad():
-            if not needs_ratio or rollout.segment:
-                for piece in _pieces(inputs, size):
-                    values.append(self.module.value(seen.look(piece), self._sequence(rollout, 0)))
-                if not needs_ratio:
-                    return torch.cat(values), no_ratio, None
-            acting = tuple(part[:kept] for part in inputs)
-            for *shown, action in _pieces((*acting, self._tensor(rollout.action)), size):
-                with torch.set_grad_enabled(self._once):
-                    memory = self._sequence(rollout, 1)
-                    known = self.module.predict(seen.look(tuple(shown)), action, memory)
-                logps.append(known.logp.detach())
-                if not rollout.segment:
+            if not needs_ratio:
+                values = [self.module.value(seen.look(piece)) for piece in _pieces(inputs, size)]
+                return torch.cat(values), np.zeros((), np.float32), None
+            action = self._tensor(rollout.action)
+            if rollout.segment:  # all columns from the rollout's beginning, as one sequence
+                values.append(self.module.value(seen.look(inputs), self._carried(rollout, 1)))
+                carried = self._carried(rollout, 0)
+                logps.append(self.module.predict(seen.look(acting), action, carried).logp)
+            else:
+                for *shown, taken in _pieces((*acting, action), size):
+                    with torch.set_grad_enabled(self._once):
+                        known = self.module.predict(seen.look(tuple(shown)), taken)
                     values.append(known.value.detach())
-            if not rollout.segment:
+                    logps.append(known.logp.detach())
                 last = tuple(part[kept:] for part in inputs)
                 values.append(self.module.value(seen.look(last)))
         logp = torch.cat(logps).numpy(force=True).reshape(rollout.reward.shape)
         log_ratio = np.where(rollout.valid, logp - rollout.logp, np.float32(0.0))
         return torch.cat(values), log_ratio, known if self._once else None
 
-    def _sequence(self, rollout: Rollout, without: int) -> Carried | None:
-        """All steps of all columns, but for the last `without`, from where the rollout began."""
-        if not rollout.segment:
-            return None
-        first = torch.from_numpy(rollout.first[: len(rollout.first) - without]).to(self._device)
+    def _carried(self, rollout: Rollout, more: int) -> Carried:
+        """What a memory needs for all steps of a rollout, and `more` observations after them."""
+        first = torch.from_numpy(rollout.first[: rollout.steps + more]).to(self._device)
         return Carried(first, torch.from_numpy(rollout.state[0]).to(self._device))
 
     def _filled(self, rows: Rows, valid: Array) -> Rows:

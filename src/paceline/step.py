@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from .machine import CACHE, compiled_cache, wanted_compiler
 from .optimizers import Optimizer
 from .policy.actor_critic import ActorCritic, Carried
 from .policy.flat import Flat
+from .rollout import Array, Rollout
 
 Compiled = Callable[..., list[Tensor]]
 
@@ -44,6 +45,9 @@ class LossTerm(Protocol):
     max_grad_norm: float
     needs_next: bool
     """whether it reads `rows.next_inputs`"""
+
+    def rows(self, rollout: Rollout) -> Mapping[str, Array]:
+        """[T, B, ...] what it needs of each row besides, by name: `rows.extra` in `loss`."""
 
     def loss(self, rows: Rows, remaining: Any) -> Losses:
         """Of each row; `remaining` falls from 1 to 0 over a run."""
@@ -66,6 +70,9 @@ class PolicyLoss:
         if prediction is None:
             prediction = self.module.predict(rows.inputs, rows.action, carried(rows))
         return self._algorithm.loss(prediction, rows, remaining)
+
+    def rows(self, rollout: Rollout) -> Mapping[str, Array]:
+        return {}
 
     def weight(self, rows: Rows) -> Tensor:
         return rows.weight
