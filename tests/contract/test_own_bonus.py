@@ -3,16 +3,17 @@ the ends of episodes. Nothing in the package knows of it."""
 
 from __future__ import annotations
 
-import json
+import csv
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from saved_runs import last_state, metrics_of
 from torch import nn
 
 import paceline
+from paceline import cli
 from paceline.batch import ValueHead
 from paceline.build import build
 
@@ -116,17 +117,6 @@ def config_of(**options):
     return paceline.Config(**OPTIONS | options)
 
 
-def lines(run):
-    return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
-
-
-def last_checkpoint(run):
-    newest = sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1]
-    return {
-        name: (newest / name).read_bytes() for name in ("weights.safetensors", "state.safetensors")
-    }
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_solve_a_chain_that_plain_ppo_does_not(tmp_path, seed):
     last_returns = {}
@@ -137,10 +127,16 @@ def test_counts_solve_a_chain_that_plain_ppo_does_not(tmp_path, seed):
         last_returns[name] = list(paceline.train(config))[-1].recent_return
     assert last_returns["plain"] == 0
     assert last_returns["counts"] > 0.9
-    first, *_, last = lines(tmp_path / "counts")
-    assert first["counts_mean"] == 0 < lines(tmp_path / "counts")[1]["counts_mean"]
+    first, *_, last = metrics_of(tmp_path / "counts")
+    assert first["counts_mean"] == 0 < metrics_of(tmp_path / "counts")[1]["counts_mean"]
     assert last["counts_seen"] == 101
-    assert "counts_mean" not in lines(tmp_path / "plain")[-1]
+    assert "counts_mean" not in metrics_of(tmp_path / "plain")[-1]
+    runs = [str(tmp_path / name) for name in ("plain", "counts")]
+    assert cli.run(["compare", *runs, "--output-dir", str(tmp_path / "compared")]) == 0
+    with (tmp_path / "compared" / "comparison_runs.csv").open() as file:
+        compared = {row["name"].rpartition("/")[2]: row for row in csv.DictReader(file)}
+    assert compared["plain"]["counts_mean"] == ""
+    assert float(compared["counts"]["counts_mean"]) == last["counts_mean"]
 
 
 def test_its_return_goes_on_over_the_ends_of_episodes():
@@ -192,15 +188,15 @@ def test_a_loss_of_its_own_has_parameters_and_a_gradient_of_its_own(tmp_path, co
             bonus=bonus, total_iters=30, compile=compiled, output_dir=str(tmp_path / name)
         )
         list(paceline.train(config))
-    one, other = lines(tmp_path / "without"), lines(tmp_path / "with")
+    one, other = metrics_of(tmp_path / "without"), metrics_of(tmp_path / "with")
     if compiled == "off":
         assert [line["loss"] for line in one] == [line["loss"] for line in other]
         assert [line["grad_norm"] for line in one] == [line["grad_norm"] for line in other]
     assert other[-1]["next_loss"] < 0.8 * other[0]["next_loss"]
     assert other[-1]["next_right"] > 10 / 101, "a guess is right once in 101 times"
     assert other[-1]["next_grad_norm"] > 0
-    weights = last_checkpoint(tmp_path / "with")["weights.safetensors"]
-    assert len(weights) == len(last_checkpoint(tmp_path / "without")["weights.safetensors"])
+    weights = last_state(tmp_path / "with")[0]
+    assert len(weights) == len(last_state(tmp_path / "without")[0])
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -210,4 +206,4 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_byte(tmp_path, ranks):
         config = config_of(total_iters=iters, output_dir=str(tmp_path / name), **options)
         list(paceline.train(config))
     list(paceline.resume(tmp_path / "cut", total_iters=6))
-    assert last_checkpoint(tmp_path / "whole") == last_checkpoint(tmp_path / "cut")
+    assert last_state(tmp_path / "whole") == last_state(tmp_path / "cut")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from saved_runs import last_state
 from torch import nn
 
 import paceline
@@ -61,13 +61,6 @@ def config_of(**options):
 def trained(folder, **options):
     config = config_of(output_dir=str(folder), **options)
     return list(paceline.train(config))
-
-
-def last_checkpoint(run):
-    newest = sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1]
-    return {
-        name: (newest / name).read_bytes() for name in ("weights.safetensors", "state.safetensors")
-    }
 
 
 @pytest.mark.parametrize(
@@ -134,7 +127,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_byte(tmp_path, workers):
     trained(tmp_path / "whole", total_iters=6, **options)
     trained(tmp_path / "cut", total_iters=3, **options)
     list(paceline.resume(tmp_path / "cut", total_iters=6))
-    assert last_checkpoint(tmp_path / "whole") == last_checkpoint(tmp_path / "cut")
+    assert last_state(tmp_path / "whole") == last_state(tmp_path / "cut")
 
 
 def test_an_agent_remembers_until_it_is_reset(tmp_path):

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from saved_runs import last_state, metrics_of
 
 import paceline
 from paceline.adapters import ActionAdapter
@@ -148,10 +148,6 @@ def config_of(**options):
     return paceline.Config(**OPTIONS | options)
 
 
-def lines(run):
-    return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
-
-
 def test_an_agent_that_has_died_counts_no_more_until_the_next_episode():
     with build(config_of(rollout_steps=200)) as parts:
         rollout = parts.sampler.collect()
@@ -204,7 +200,7 @@ def test_steps_are_those_of_environments_and_returns_those_of_a_mean_agent(tmp_p
     for report in scores:
         assert report.metrics["team_return"] == pytest.approx(2 * report.episode_return)
         assert report.episode_return <= report.episode_length <= LIMIT
-    assert lines(tmp_path / "run")[-1]["agent_steps"] == last.metrics["agent_steps"]
+    assert metrics_of(tmp_path / "run")[-1]["agent_steps"] == last.metrics["agent_steps"]
 
 
 def test_what_each_agent_is_shown_is_learnt(tmp_path):
@@ -248,8 +244,4 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_byte(tmp_path, options):
         given = config_of(total_iters=iters, output_dir=str(tmp_path / name), **options)
         list(paceline.train(given))
     list(paceline.resume(tmp_path / "cut", total_iters=6))
-    newest = [
-        sorted((tmp_path / name / "checkpoints").glob("[0-9]*"))[-1] for name in ("whole", "cut")
-    ]
-    for file in ("weights.safetensors", "state.safetensors"):
-        assert (newest[0] / file).read_bytes() == (newest[1] / file).read_bytes()
+    assert last_state(tmp_path / "whole") == last_state(tmp_path / "cut")

@@ -63,6 +63,8 @@ class RunRow:
     steps: float
     time_to: float | None
     steps_to: float | None
+    metrics: dict[str, float]
+    """of its last report"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,7 @@ def _run(run: History, group: str, point: Point, target: float | None) -> RunRow
         steps=run.last("steps"),
         time_to=None if at is None else float(run.columns["time"][at]),
         steps_to=None if at is None else float(run.columns["steps"][at]),
+        metrics=run.metrics,
     )
 
 

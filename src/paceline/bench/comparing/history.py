@@ -50,6 +50,8 @@ class History:
     """mean return of the evaluation at the end"""
     lost: int = 0
     """lines that could not be read"""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """what else the last report says: of losses, memories, bonuses, teams"""
     values: dict[str, Any] = field(default_factory=dict)
     """the configuration, flat: {"ppo.clip": 0.2, …}"""
 
@@ -150,7 +152,7 @@ def read_run(path: Path) -> History:
         facts = json.loads(read_plain(path / RUN, 2**20))
         if not isinstance(facts, dict):
             raise ValueError("it should hold names and values")
-        columns, lost = read_metrics(path / METRICS)
+        columns, lost, metrics = read_metrics(path / METRICS)
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} can't be read as a run: {str(error)[:200]}") from None
     return History(
@@ -161,6 +163,7 @@ def read_run(path: Path) -> History:
         columns,
         _evaluation(path, columns, config.env_name),
         lost,
+        metrics,
         flat(config.as_dict()) | {"sampler": config.sampling, "sync": config.syncing},
     )
 
@@ -174,10 +177,11 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def read_metrics(path: Path) -> tuple[dict[str, Array], int]:
-    """Columns of metrics.jsonl, and how many of its lines could not be read."""
+def read_metrics(path: Path) -> tuple[dict[str, Array], int, dict[str, float]]:
+    """Columns of metrics.jsonl, how many of its lines could not be read, and what else its last
+    report says."""
     if not path.exists():
-        return {name: np.empty(0) for name in FIELDS}, 0
+        return {name: np.empty(0) for name in FIELDS}, 0, {}
     lines = list(read_lines(path, MOST_BYTES))
     try:
         reports = from_json(b"[" + b",".join(lines) + b"]")
@@ -185,7 +189,9 @@ def read_metrics(path: Path) -> tuple[dict[str, Array], int]:
         reports = [_parsed(line) for line in lines]
     good = [r for r in reports if isinstance(r, dict) and _number(r.get("iter")) is not math.nan]
     columns = {name: np.array([_number(r.get(name)) for r in good], float) for name in FIELDS}
-    return columns, len(lines) - len(good)
+    last = {name: _number(value) for name, value in (good[-1] if good else {}).items()}
+    others = {n: v for n, v in last.items() if n not in FIELDS and math.isfinite(v)}
+    return columns, len(lines) - len(good), others
 
 
 def _parsed(line: bytes) -> Any:

@@ -167,8 +167,13 @@ def group_values(row: GroupRow) -> dict[str, Any]:
 
 
 def run_values(rows: list[GroupRow]) -> list[dict[str, Any]]:
-    """Rows of comparison_runs.csv."""
-    return [asdict(run) for row in rows for run in row.runs]
+    """Rows of comparison_runs.csv; metrics of the last report stand behind the rest."""
+    values = []
+    for run in (run for row in rows for run in row.runs):
+        own = asdict(run)
+        metrics = own.pop("metrics")
+        values.append({**own, **{n: v for n, v in metrics.items() if n not in own}})
+    return values
 
 
 def number(value: float | None) -> str:

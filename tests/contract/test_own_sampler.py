@@ -1,0 +1,56 @@
+"""A sampler of one's own, `--sampler module:Class`: the columns of a run in two blocks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import paceline
+from paceline.build import build
+from paceline.samplers.serial import make_serial
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class TwoBlocks:
+    """Acts for one half of the columns after the other, as two workers would."""
+
+    runs_ahead: ClassVar[bool] = False
+
+    @staticmethod
+    def refuse(config):
+        if config.num_envs % 2:
+            raise paceline.BadInput(
+                f"two blocks need an even num_envs, and it is {config.num_envs}"
+            )
+
+    @staticmethod
+    def make(spec, config):
+        return make_serial(spec.world, spec.network, spec.rollout, spec.seed, blocks=2)
+
+
+def config_of(**options):
+    given = {"env_id": "CartPole-v1", "preset": "none", "num_envs": 4, "compile": "off"}
+    return paceline.Config(**given | options)
+
+
+@pytest.mark.parametrize("sampler", ["test_own_sampler:TwoBlocks", TwoBlocks])
+def test_it_samples_what_two_workers_do(sampler):
+    with (
+        build(config_of(sampler=sampler)) as own,
+        build(config_of(num_workers=2)) as workers,
+    ):
+        for _ in range(3):
+            ours, theirs = (parts.sampler.collect() for parts in (own, workers))
+            for name, array in ours.arrays().items():
+                np.testing.assert_array_equal(array, theirs.arrays()[name], err_msg=name)
+            for parts, rollout in ((own, ours), (workers, theirs)):
+                parts.learner.update(rollout, 1.0)
+                parts.sampler.publish(parts.learner.weights, parts.learner.version)
+
+
+def test_its_refusals_are_sentences():
+    with pytest.raises(paceline.BadInput, match="an even num_envs, and it is 3"):
+        config_of(sampler="test_own_sampler:TwoBlocks", num_envs=3)

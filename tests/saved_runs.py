@@ -1,0 +1,16 @@
+"""What a run directory holds at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def metrics_of(run):
+    return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+
+
+def last_state(run):
+    """Weights and state of the newest checkpoint, as bytes."""
+    newest = sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1]
+    return [(newest / name).read_bytes() for name in ("weights.safetensors", "state.safetensors")]
