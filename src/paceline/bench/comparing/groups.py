@@ -110,7 +110,8 @@ def _checked(by: list[str], run: History) -> list[str]:
 
 
 def _named(run: History, names: Iterable[str]) -> list[str]:
-    return [f"{name} {shown(run.values[name])}" for name in names]
+    """Without options of entries that this run has not chosen."""
+    return [f"{name} {shown(run.values[name])}" for name in names if name in run.values]
 
 
 def _found(runs: list[History]) -> list[str]:
