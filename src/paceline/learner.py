@@ -121,7 +121,6 @@ class Learner:
             self._shared[len(self._shared) - len(self.flat.weights) :],
             sync.share,
         )
-        self._backup = [torch.empty_like(tensor) for tensor in self._tensors] if self._own else []
         self._alone = sync.size == 1 and self._own and not algorithm.stop_above
         """whether nobody has a say between a gradient and its application"""
         one_step = plan.epochs * plan.minibatches == 1 and not plan.compiled
@@ -141,11 +140,6 @@ class Learner:
     @property
     def _own(self) -> bool:
         return self._shared is self.flat.storage
-
-    @property
-    def _tensors(self) -> list[torch.Tensor]:
-        """What a step changes."""
-        return [self._shared, *self._step.moments]
 
     @property
     def metrics(self) -> dict[str, Reduction]:
@@ -174,9 +168,7 @@ class Learner:
         """
         if torch.get_num_threads() != self._threads:  # an environment's doing
             torch.set_num_threads(self._threads)
-        for kept, tensor in zip(self._backup, self._tensors, strict=False):
-            kept.copy_(tensor)
-        before, count = self._statistics(), self._step.count
+        before = self.state() if self._own else None
         batch = self.prepare_batch(rollout)
         lr = self._plan.lr * (remaining if self._plan.anneal_lr else 1.0)
         means = self._descend(batch, rollout, remaining, lr)
@@ -184,10 +176,8 @@ class Learner:
         metrics["weights"] = float(self.flat.weights.sum())
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
-            for kept, tensor in zip(self._backup, self._tensors, strict=False):
-                tensor.copy_(kept)
-            self._step.count = count
-            self._restore_statistics(before)
+            if before is not None:
+                self.restore(before)
             raise Diverged(
                 f"{bad[0]} became {metrics[bad[0]]} in update {self.version + 1}; "
                 "a lower lr, or max_grad_norm, often helps, as does normalize_return"
@@ -480,20 +470,13 @@ class Learner:
         for number, moment in enumerate(self._step.moments):
             arrays[f"moment{number}"] = moment.numpy(force=True).copy()
         arrays["counts"] = np.array([self.version, self._step.count])
-        return arrays | self._statistics()
-
-    def _statistics(self) -> dict[str, Array]:
-        """Of the state, what is not parameters nor the optimiser's."""
-        arrays: dict[str, Array] = {}
-        for prefix, part_of_it in self._parts_with_state():
-            arrays |= prefixed(prefix, part_of_it.state())
+        for prefix, statistics in self._statistics:
+            arrays |= prefixed(prefix, statistics.state())
         return arrays
 
-    def _restore_statistics(self, arrays: dict[str, Array]) -> None:
-        for prefix, part_of_it in self._parts_with_state():
-            part_of_it.restore(part(prefix, arrays))
-
-    def _parts_with_state(self) -> list[tuple[str, Any]]:
+    @property
+    def _statistics(self) -> list[tuple[str, Any]]:
+        """What else has a state, and the prefix of its names."""
         parts = ("obs.", self._obs_moments), ("return.", self._scaler), ("bonus.", self._bonus)
         return [(prefix, found) for prefix, found in parts if found is not None]
 
@@ -516,7 +499,8 @@ class Learner:
         for number, moment in enumerate(self._step.moments):
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
         self.version, self._step.count = (int(count) for count in arrays["counts"])
-        self._restore_statistics(arrays)
+        for prefix, statistics in self._statistics:
+            statistics.restore(part(prefix, arrays))
 
 
 def _by_head(arrays: list[Array]) -> Array:
