@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .native import SeedOf
+from .native import Batch, SeedOf
 from .source import Source, meant, needed, refusal, refuse_own, refuse_wrappers
 
 FRAME_SKIP = 4
@@ -75,7 +75,7 @@ def _games() -> list[str]:
     return sorted(set(roms.get_all_rom_ids()) - set(FOR_TWO))
 
 
-class AtariBatch:
+class AtariBatch(Batch):
     """An episode follows from its column's seed and its number, so that it can be replayed.
 
     A seed loads the game anew, which takes as long as two hundred steps. It is therefore given to
@@ -83,7 +83,6 @@ class AtariBatch:
     their start, and are reached again by as many resets.
     """
 
-    ends_show_the_next = False
     resume: Resume = "replay"
 
     def __init__(
@@ -130,12 +129,6 @@ class AtariBatch:
         seeds = [self._seed_of(i, int(episodes[i])) for i in np.flatnonzero(which).tolist()]
         options = {"reset_mask": which}
         return self._plain(self._env.reset(seed=np.array(seeds), options=options)[0])
-
-    def state(self) -> dict[str, Array]:
-        return {}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        raise AssertionError("its episodes are replayed")
 
     def close(self) -> None:
         self.__dict__.pop("_env", None)  # its threads end with it, not with its close()

@@ -18,7 +18,7 @@ from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array
 from .columns import Resume
 from .guards import ENV_ERRORS, close_quietly, describe
-from .native import BatchMaker, SeedOf
+from .native import Batch, BatchMaker, SeedOf
 
 log = logging.getLogger("paceline")
 
@@ -41,9 +41,7 @@ def vector_maker(env_id: str, kwargs: dict[str, Any], time_limit: int | None) ->
     return partial(GymBatch, env_id, kwargs | limit)
 
 
-class GymBatch:
-    ends_show_the_next = False
-
+class GymBatch(Batch):
     def __init__(
         self, env_id: str, kwargs: dict[str, Any], num_envs: int, seed_of: SeedOf, threads: int
     ) -> None:
@@ -59,9 +57,6 @@ class GymBatch:
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
         return self._env.step(actions.copy())[:4]  # it may change them, and the learner needs them
-
-    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
-        raise AssertionError("its state is restored, not replayed")
 
     def state(self) -> dict[str, Array]:
         return get_state(self._env) if self.resume == "state" else {}

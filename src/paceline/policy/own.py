@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -79,21 +78,13 @@ def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
         one_hot = nn.functional.one_hot(named["index"], obs.size).to(torch.float32)
         return assembled([(obs.leaves[0].path, one_hot)])
 
-    def values() -> Iterator[tuple[Any, Tensor]]:
-        at = images = 0
-        for leaf in obs.leaves:
-            if leaf.kind == "image":
-                yield leaf.path, named[f"image{images}"]
-                images += 1
-            else:
-                value = named["vector"].flatten(1)[:, at : at + leaf.size]
-                at += leaf.size
-                yield leaf.path, value.reshape(-1, *leaf.shape) if _shaped(leaf) else value
-
-    def _shaped(leaf: Any) -> bool:
-        return leaf.kind == "numbers" and len(leaf.shape) > 1
-
-    return assembled(values())
+    leaves = []
+    for leaf, part, place in obs.places:
+        value = named[part] if leaf.kind == "image" else named[part].flatten(1)[:, place]
+        if leaf.kind == "numbers" and len(leaf.shape) > 1:
+            value = value.reshape(-1, *leaf.shape)
+        leaves.append((leaf.path, value))
+    return assembled(leaves)
 
 
 def _trial(obs: ObservationSpec) -> tuple[Tensor, ...]:
