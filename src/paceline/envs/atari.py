@@ -19,7 +19,6 @@ from .columns import Resume
 from .native import Batch, SeedOf
 from .source import Source, meant, needed, refusal, refuse_own, refuse_wrappers
 
-FRAME_SKIP = 4
 GENERATION = 32
 LEAVING = (
     *("hangman", "haunted_house", "ice_hockey", "sir_lancelot", "surround", "time_pilot"),
@@ -28,8 +27,6 @@ LEAVING = (
 """Games in which a reset leaves something of the episode before: a test of all games finds them."""
 FOR_TWO = ("combat", "joust", "maze_craze", "warlords")
 """Which ALE has, and ends the process over."""
-FRAMES = 4
-"""That a policy sees."""
 
 
 def environment(
@@ -50,10 +47,10 @@ def environment(
             f"env_id 'atari:{name}' is not a game of ALE's; {meant('atari', name, names())}"
         )
     options = dict(kwargs)
-    skip = options.get("frameskip", FRAME_SKIP)
+    skip = options.get("frameskip", 4)  # as is ALE's own
     if time_limit and isinstance(skip, int):  # ALE refuses others
         options["max_num_frames_per_episode"] = time_limit * skip
-    stack = 1 if "stack_num" in options else FRAMES
+    stack = 1 if "stack_num" in options else 4
     return Source(many=partial(AtariBatch, game, options), stack=stack)
 
 

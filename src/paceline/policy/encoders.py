@@ -122,16 +122,10 @@ class Residual(nn.Module):
         return self.second(inner).add_(x)  # in place where no gradient needs what was there
 
 
-class Stage(nn.Sequential):
+def _stage(scale: float, before: int, channels: int) -> nn.Sequential:
     """A convolution, half the resolution, two residual blocks."""
-
-    def __init__(self, scale: float, before: int, channels: int) -> None:
-        super().__init__(
-            FirstConv(scale, before, channels, 3, 1, 1),
-            nn.MaxPool2d(3, 2, 1),
-            Residual(channels),
-            Residual(channels),
-        )
+    first = FirstConv(scale, before, channels, 3, 1, 1)
+    return nn.Sequential(first, nn.MaxPool2d(3, 2, 1), Residual(channels), Residual(channels))
 
 
 class Mixed(nn.Module):
@@ -198,7 +192,7 @@ def _convolutions(
         pictures = "nature" if min(sides) >= SMALLEST_FOR_NATURE else "small"
     if pictures == "impala":
         for wider in IMPALA:
-            layers.append(Stage(scale, channels, wider))
+            layers.append(_stage(scale, channels, wider))
             scale, channels, sides = 1.0, wider, [(side + 1) // 2 for side in sides]
         return [*layers, nn.ReLU(inplace=True), nn.Flatten()], channels * math.prod(sides)
     if pictures == "nature" and min(sides) < SMALLEST_FOR_NATURE:

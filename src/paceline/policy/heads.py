@@ -1,20 +1,12 @@
-"""Distributions of actions in plain numpy: how a policy samples, and what its draws are worth.
-
-A head turns the network's last outputs [R, size] into actions. R = rows, one per column.
-"""
+"""Distributions over actions in numpy, given a network's last outputs [R, size]. R = rows."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..rollout import Array
 from . import noise
-from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE
-
-if TYPE_CHECKING:
-    from .network import NetworkSpec
+from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE, NetworkSpec
 
 
 class Categorical:
@@ -110,9 +102,6 @@ class StateGaussian(Gaussian):
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.size, self.extra = 2 * size, 0
-
-    def load(self, extra: Array) -> None:
-        """Nothing to take: deviations come with the parameters."""
 
     def _split(self, parameters: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(parameters, 2, -1)

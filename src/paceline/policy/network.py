@@ -69,15 +69,18 @@ class NetworkSpec:
         return 2 * self.obs.size if self.normalize_obs else 0
 
     @property
+    def state_std(self) -> bool:
+        """Whether the deviation of a Box action is the network's to give; else it is a weight."""
+        return self.act.kind == "box" and self.state_dependent_std
+
+    @property
     def own_log_std(self) -> bool:
-        """Whether the deviation of a Box action is a weight by itself."""
-        return self.act.kind == "box" and not self.state_dependent_std
+        return self.act.kind == "box" and not self.state_std
 
     @property
     def outputs(self) -> int:
         """Numbers that the policy's last layer gives."""
-        both = self.act.kind == "box" and self.state_dependent_std
-        return 2 * self.act.size if both else self.act.size
+        return 2 * self.act.size if self.state_std else self.act.size
 
     @property
     def needs_torch(self) -> bool:

@@ -1,4 +1,7 @@
-"""OwnEncoder: a user's torch module in front of the heads. R = rows."""
+"""Torch modules of the user's own: encoders, and recurrent cells between layers and heads.
+
+R = rows; L = steps of a segment, N = segments, F = features, S = floats that are carried.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from ..adapters import assembled, space_of
 from ..errors import BadInput
 from ..registry import imported, name_of
 from ..spaces import ObservationSpec
-from .network import Encoder
+from .network import Encoder, NetworkSpec
 
 SEED = 0
 """Constructors draw from this, so that constants drawn in one are the same in every copy."""
@@ -144,3 +147,43 @@ def check_weights(module: nn.Module, option: str = "encoder") -> None:
         if id(parameter) in seen:
             raise BadInput(f"{option}: {name} is tied to {seen[id(parameter)]}; untie them")
         seen[id(parameter)] = name
+
+
+def make_memory(spec: NetworkSpec, features: int) -> Any:
+    """The recurrent cell that a network asks for, tried out; None if it has no memory.
+
+    A cell is made as `Cell(features, size)`, has a `carry_size` S, and is called with `x[L, N, F]`,
+    `first[L, N]` and `carry[N, S]`. It gives features [L, N, size] and the carry after the last
+    step; the carry counts as zero before every step whose `first` is true.
+    """
+    if spec.memory is None:
+        return None
+    kind = imported_module(spec.memory, "memory") if isinstance(spec.memory, str) else spec.memory
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(SEED)
+        try:
+            cell = kind(features, spec.memory_size)
+            _try_out(cell, features, spec.memory_size)
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(
+                f"memory {name_of(spec.memory)} can't be used on {features} features: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    check_weights(cell, "memory")
+    return cell
+
+
+def _try_out(cell: Any, features: int, size: int) -> None:
+    """Two segments of three steps."""
+    if not isinstance(cell, nn.Module):
+        raise TypeError(f"it makes {cell!r}, which is no torch.nn.Module")
+    carry = torch.zeros(2, int(getattr(cell, "carry_size", 0)))
+    first = torch.tensor([[True, False], [False, True], [False, False]])
+    out, after = cell(torch.zeros(3, 2, features), first, carry)
+    if out.shape != (3, 2, size) or after.shape != carry.shape or not carry.shape[1]:
+        raise ValueError(
+            f"it gives {tuple(out.shape)} and carries {tuple(after.shape)}, and should give "
+            f"{(3, 2, size)} and carry {tuple(carry.shape)}, S at least 1"
+        )
