@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Stored = tuple[tuple[int, ...], Any]
 """Shape and dtype of one entry of a rollout."""
-NO_HISTORY: tuple[int, Stored] = (0, ((), np.bool_))
 FLAG: Stored = ((), np.bool_)
 FLOAT: Stored = ((), np.float32)
-Kept = Literal["", "last", "episode"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class RolloutSpec:
     columns: int
     obs: Stored
     action: Stored
-    history: tuple[int, Stored] = NO_HISTORY
+    history: tuple[int, Stored] = (0, FLAG)
     """older observations that the first stacks need, and what each is stored as"""
     values: int = 0
     """value heads that the actor computes; 0: the learner does"""
@@ -57,12 +55,12 @@ class RolloutSpec:
         return self.columns // self.columns_per_env
 
 
-def _array(layout: Callable[[RolloutSpec], tuple[int | None, Stored]], kept: Kept = "") -> Any:
+def _array(
+    layout: Callable[[RolloutSpec], tuple[int | None, Stored]],
+    kept: Literal["", "last", "episode"] = "",
+) -> Any:
     """A field of `layout(spec)` = (rows, shape and dtype of an entry): absent with 0 rows, without
-    an axis of time with None.
-
-    `kept` is what a sampler's state needs of it: the last row, or the rows of open episodes.
-    """
+    an axis of time with None. `kept`: a sampler's state needs its last row, or open episodes'."""
     return field(metadata={"layout": layout, "kept": kept})
 
 

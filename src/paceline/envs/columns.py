@@ -1,7 +1,6 @@
-"""EnvColumns: plain Python environments, stepped in one tight loop, one column each.
+"""EnvColumns: plain Python environments, stepped in one tight loop straight into a rollout.
 
-It writes straight into a rollout under next-step autoreset. Every episode is reset with a seed of
-its own, so that an open episode can be replayed from its actions.
+Every episode is reset with a seed of its own, so that it can be replayed from its actions.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ..errors import BadInput, EnvironmentFailed
+from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .guards import ENV_ERRORS, close_quietly, describe
+from .guards import ENV_ERRORS, close_quietly
 from .native import Batch, BatchMaker, SeedOf
 
 log = logging.getLogger("paceline")
@@ -77,10 +77,6 @@ class GymBatch(Batch):
             env = gym.make_vec(env_id, number, vectorization_mode="vector_entry_point", **kwargs)
         except TypeError as error:
             raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
-        except ENV_ERRORS as error:
-            raise EnvironmentFailed(
-                f"the vector environment can't be made: {describe(error)}"
-            ) from error
         mode = env.metadata.get("autoreset_mode")
         if mode != gym.vector.AutoresetMode.NEXT_STEP:
             env.close()
@@ -132,8 +128,7 @@ def put_state(env: gym.vector.VectorEnv[Any, Any, Any], state: dict[str, Array])
             before, value = getattr(env.unwrapped, attribute), state[name]
             kept = value.copy() if isinstance(before, np.ndarray) else value.item()
             setattr(env.unwrapped, attribute, kept)
-    stream = json.loads(state["stream"].tobytes())
-    env.unwrapped.np_random.bit_generator.state = stream
+    env.unwrapped.np_random.bit_generator.state = json.loads(state["stream"].tobytes())
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -1,8 +1,4 @@
-"""Batch and NativeColumns: many environments behind one call, which a suite makes.
-
-How an open episode is brought back is the suite's to say: from its actions, where each episode can
-be given a seed of its own; from a saved state; or not at all, which the run tells at its start.
-"""
+"""Batch and NativeColumns: many environments behind one call, which a suite makes."""
 
 from __future__ import annotations
 

@@ -60,40 +60,10 @@ def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Ten
     return logp, entropy.expand(logp.shape)
 
 
-class Likelihood(nn.Module):
-    """Log-probability [R] and entropy [R] of actions; the learner's counterpart of `heads`."""
-
-    _index: Tensor | None
-
-    def __init__(self, network: NetworkSpec) -> None:
-        super().__init__()
-        act = network.act
-        self._kind = "state" if network.state_std else act.kind
-        self._shape = (len(act.sizes), max(act.sizes, default=0))
-        index = spread(act.sizes) if act.kind == "multi" else None
-        table = None if index is None else torch.from_numpy(index)
-        self.register_buffer("_index", table, persistent=False)
-
-    def forward(
-        self, parameters: Tensor, action: Tensor, log_std: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        if self._kind == "discrete":
-            return categorical(parameters, action)
-        if self._kind == "multi":
-            if self._index is not None:
-                low = parameters.new_full((len(parameters), 1), FORBIDDEN)
-                parameters = torch.cat([parameters, low], -1).index_select(-1, self._index)
-            logp, entropy = categorical(parameters.reshape(-1, *self._shape), action)
-            return logp.sum(-1), entropy.sum(-1)
-        if self._kind == "state":
-            parameters, log_std = parameters.chunk(2, -1)
-            log_std = log_std.clamp(*LOG_STD_RANGE)
-        assert log_std is not None
-        return gaussian(parameters, log_std, action)
-
-
 class Policy(nn.Module):
     """The acting half. Its parameters, in order, are what an actor needs."""
+
+    _index: Tensor | None
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
@@ -105,8 +75,11 @@ class Policy(nn.Module):
         self.carry_size = 0 if self.memory is None else self.memory.carry_size
         features = features if self.memory is None else spec.memory_size
         self.head = _last(spec)(features, spec.outputs)
-        self._likelihood = Likelihood(spec)
-        self._masked = bool(spec.obs.mask)
+        self._masked, self._kind, sizes = bool(spec.obs.mask), spec.act.kind, spec.act.sizes
+        self._shape = (len(sizes), max(sizes, default=0))
+        index = spread(sizes) if self._kind == "multi" else None
+        table = None if index is None else torch.from_numpy(index)
+        self.register_buffer("_index", table, persistent=False)
 
     def features(
         self, inputs: Inputs, memory: Carried | None = None
@@ -133,7 +106,19 @@ class Policy(nn.Module):
 
     def judge(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability [R] of each action, and the entropy [R] of its distribution."""
-        return self._likelihood(parameters, action, self.log_std)
+        if self._kind == "discrete":
+            return categorical(parameters, action)
+        if self._kind == "multi":
+            if self._index is not None:
+                low = parameters.new_full((len(parameters), 1), FORBIDDEN)
+                parameters = torch.cat([parameters, low], -1).index_select(-1, self._index)
+            logp, entropy = categorical(parameters.reshape(-1, *self._shape), action)
+            return logp.sum(-1), entropy.sum(-1)
+        log_std = self.log_std
+        if log_std is None:
+            parameters, log_std = parameters.chunk(2, -1)
+            log_std = log_std.clamp(*LOG_STD_RANGE)
+        return gaussian(parameters, log_std, action)
 
 
 class ActorCritic(nn.Module):

@@ -18,6 +18,7 @@ from ..registry import imported, name_of
 from ..spaces import ObservationSpec
 from .network import Encoder, NetworkSpec
 
+TRIALS = 2
 SEED = 0
 """Constructors draw from this, so that constants drawn in one are the same in every copy."""
 
@@ -39,8 +40,13 @@ class OwnEncoder(nn.Module):
             trial = _trial(obs)
             before = [part.clone() for part in trial]
             try:
-                found = self.forward(trial if len(trial) > 1 else trial[0])
-                _check_features(found, rows=len(before[0]))
+                found = self.forward(trial)
+                if found.dtype != torch.float32:
+                    raise TypeError(f"its features are {found.dtype}, not float32")
+                if len(found) != TRIALS or found.shape[1] == 0:
+                    raise ValueError(
+                        f"its features are {tuple(found.shape)}, for {TRIALS} observations"
+                    )
                 if not all(map(torch.equal, before, trial)):
                     raise ValueError("it changes its input in place, which others still need")
             except Exception as error:
@@ -91,19 +97,12 @@ def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
 
 
 def _trial(obs: ObservationSpec) -> tuple[Tensor, ...]:
-    """Two observations to try an encoder on."""
+    """Observations to try an encoder on."""
     return tuple(
-        torch.from_numpy(np.full((2, *shape), 0 if name == "index" else -1).astype(dtype))
+        torch.from_numpy(np.full((TRIALS, *shape), 0 if name == "index" else -1).astype(dtype))
         for name, (shape, dtype) in obs.parts.items()
         if name != "mask"
     )
-
-
-def _check_features(found: Tensor, rows: int) -> None:
-    if found.dtype != torch.float32:
-        raise TypeError(f"its features are {found.dtype}, not float32")
-    if len(found) != rows or found.shape[1] == 0:
-        raise ValueError(f"its features are {tuple(found.shape)}, for {rows} observations")
 
 
 def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
