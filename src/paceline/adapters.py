@@ -179,11 +179,8 @@ def space_of(spec: ObservationSpec) -> gym.Space[Any]:
 
 
 class ActionAdapter:
-    """What the environment sees of the policy's actions.
-
-    Where a Box has finite bounds, [-1, 1] of the policy is stretched over them; what lies outside
-    is clipped. The policy's own action, which the learner needs, stays as it was drawn.
-    """
+    """What the environment sees of the policy's actions: [-1, 1] is stretched over finite bounds of
+    a Box, and what lies outside is clipped."""
 
     def __init__(self, spec: ActionSpec, ints: bool = False) -> None:
         """With `ints`, discrete actions are plain ones, for environments known to take them:

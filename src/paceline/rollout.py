@@ -22,10 +22,8 @@ FLOAT: Stored = ((), np.float32)
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: its (first) column, its undiscounted return and its number of steps.
-
-    Of a team it is the mean of its agents' returns, and steps of the environment.
-    """
+    """One finished episode: its (first) column, undiscounted return (of a team, the agents' mean)
+    and number of the environment's steps."""
 
     column: int
     total: float

@@ -1,16 +1,12 @@
-"""Observations and actions in a few words, as they are told to a user whose spaces do not match.
-
-Made of specs, which may come out of a stranger's file: nothing of the size they claim is allocated.
-"""
+"""Specs in a few words. They may be a stranger's: nothing of the size they claim is allocated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, path_text
+from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Specs, path_text
 
 LONGEST = 300
-Specs = tuple[ObservationSpec, ActionSpec]
 
 
 def mismatch(ours: Specs, theirs: Specs) -> tuple[str, str, str] | None:

@@ -1,7 +1,4 @@
-"""The observation and action spaces Paceline understands, as plain data.
-
-A spec can be written as JSON, so that a saved policy is rebuilt without its environment.
-"""
+"""The observation and action spaces Paceline understands, as plain data that JSON can hold."""
 
 from __future__ import annotations
 
@@ -199,13 +196,13 @@ class ActionSpec:
         return () if self.kind == "box" else self.sizes or (self.size,)
 
 
+Specs = tuple[ObservationSpec, ActionSpec]
+
+
 def observation_spec(
     space: gym.Space[Any], act: ActionSpec | None = None, info: dict[str, Any] | None = None
 ) -> ObservationSpec:
-    """How `space` is stored and which network reads it; spaces we can't train on are refused.
-
-    With `act`, and the `info` of a reset, masks of actions are found.
-    """
+    """How `space` is stored, if it can be; `act` and the `info` of a reset tell of action masks."""
     choices = act.choices if act else ()
     mask = choices if ACTION_MASK in (info or {}) else ()
     leaves = []

@@ -19,7 +19,7 @@ from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
 from ..heartbeat import Heartbeat
 from ..rollout import Array, Rollout
-from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
+from ..spaces import ACTION_MASK, Specs, action_spec, observation_spec
 from ..stack import with_stack
 from .guards import ENV_ERRORS, close_quietly, describe, end_flag, end_if_forked, reset_pair
 from .replaying import Difference, alike, difference
@@ -30,7 +30,6 @@ EnvMaker = Callable[[], tuple[gym.Env[Any, Any], int | None]]
 """Makes one environment; with it comes a time limit to apply from outside, if any."""
 Resume = Literal["replay", "state", "none"]
 """How an open episode is brought back: from its actions, from a saved state, or not."""
-Specs = tuple[ObservationSpec, ActionSpec]
 
 MAX_FAILURES = 10
 """An environment that fails this often, each time `SOON` after the last, has failed for good."""
@@ -77,10 +76,9 @@ class SingleColumns:
 
 
 class EnvColumns(SingleColumns):
-    """Environments stepped one after the other.
+    """Environments stepped one after the other; looked at for what they show, unless `specs` say.
 
-    What the environment looks like is known from `specs`, or else found out. A policy sees `stack`
-    observations as one. `longest` is the time limit of environments that have none.
+    `longest` is the time limit of environments that have none.
     """
 
     resume: Resume = "replay"

@@ -24,7 +24,6 @@ from .source import Source
 
 log = logging.getLogger("paceline")
 
-WALKER = "box2d.bipedal_walker"
 KNOWN = ("gymnasium.", "ale_py.", "minigrid.")
 """Registered by packages that a worker imports by itself."""
 
@@ -54,7 +53,7 @@ def environment(
         limit = time_limit or own_limit
         looked_at = bool(wrap or spec.additional_wrappers)
         of_mujoco = "mujoco" in str(spec.entry_point)
-        of_walker = WALKER in str(spec.entry_point)
+        of_walker = "box2d.bipedal_walker" in str(spec.entry_point)
         spec.order_enforce = looked_at and spec.order_enforce
         inside = limit if looked_at and limit else -1
         make = partial(

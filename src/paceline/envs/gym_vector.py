@@ -1,7 +1,6 @@
 """GymBatch: a vector environment of Gymnasium's kind, such as CartPole-v1 has one.
 
-Its episodes share one stream of random numbers, so they can't be replayed one by one: a checkpoint
-holds its whole state instead, if that proves to be all there is to it.
+Its episodes share one stream of random numbers: a checkpoint holds its whole state, if it can.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import gymnasium as gym
 
 from ..errors import BadInput
 from ..registry import SUITES, imported
-from ..spaces import ActionSpec, ObservationSpec
-from .columns import EnvColumns, EnvMaker, Resume, Specs
+from ..spaces import ActionSpec, ObservationSpec, Specs
+from .columns import EnvColumns, Resume
 from .gym import trusting
 from .native import NativeColumns
 from .source import Source
@@ -31,10 +31,9 @@ def source_of(
     wrappers: tuple[str, ...] = (),
     vector: bool = False,
 ) -> Source:
-    """Check `env_id` and its options, and return what makes such environments.
+    """What makes such environments, if `env_id` and its options are right.
 
-    A suite is one of `SUITES`, or a user's own as module:Function:Name. Observations are stacked
-    elsewhere (`stack.py`).
+    A suite is one of `SUITES`, or a user's own as module:Function:Name.
     """
     suite, name = "gym", env_id
     if isinstance(env_id, str):
@@ -51,14 +50,6 @@ def source_of(
             raise BadInput("env.vector goes without env.wrappers; drop one")
         source = replace(source, many=many)
     return source
-
-
-def env_maker(env_id: EnvId, kwargs: dict[str, Any] | None = None, **options: Any) -> EnvMaker:
-    """How one such environment is made."""
-    make = source_of(env_id, kwargs, **options).one
-    if make is None:
-        raise BadInput(f"{env_id} comes only as a batch: there is no single environment to make")
-    return make
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class NativeColumns(SingleColumns):
         except BaseException:
             self.close()
             raise
-        self._actions = ActionAdapter(self.act_spec)
+        self.adapt = ActionAdapter(self.act_spec).batch
         self._adapter = ObservationAdapter(self.obs_spec)
         self._plain = self.obs_spec.plain and self.obs_spec.kind != "discrete"
         self.resume = self._batch.resume
@@ -97,9 +97,6 @@ class NativeColumns(SingleColumns):
 
     def close(self) -> None:
         close_quietly(self._batch)
-
-    def adapt(self, action: Array) -> Array:
-        return self._actions.batch(action)
 
     def _made(self, episode: Array) -> Batch:
         """A batch whose first episodes have these numbers."""

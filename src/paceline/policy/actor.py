@@ -1,7 +1,4 @@
-"""The acting half of a policy in plain numpy: a function of the published flat weights.
-
-Nothing here imports torch, so a process that only acts never does. R = rows, one per column.
-"""
+"""The acting half of a policy, of published flat weights: numpy, never torch. R = rows."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ class Actor(Protocol):
 
 
 class NumpyActor:
-    """Dense layers on preallocated buffers, for vectors and discrete observations.
-
-    Weights lie as [in, out], so that they are used where they are.
-    """
+    """Dense layers on preallocated buffers; weights lie as [in, out], and are used in place."""
 
     carry_size = 0
 

@@ -68,10 +68,7 @@ class OneHotLinear(nn.Linear):
 
 
 class Pixels(nn.Module):
-    """Stored images → floats [R, channels, height, width], channels last in memory.
-
-    Bytes are divided by 255, unless the layer after it does so.
-    """
+    """Stored images → floats [R, channels, height, width]; bytes are divided by 255 if `scaled`."""
 
     def __init__(self, spec: Leaf, scaled: bool = True) -> None:
         super().__init__()
@@ -200,10 +197,7 @@ def _convolutions(
 
 
 def initialize(layers: nn.Module, gain: float, generator: torch.Generator) -> None:
-    """Orthogonal weights and zero biases (Andrychowicz 2021; the values of 37 details).
-
-    A user's own encoder draws its weights as it would by itself.
-    """
+    """Orthogonal weights and zero biases (Andrychowicz 2021); a user's own encoder has its own."""
     if isinstance(layers, OwnEncoder):
         layers.initialize(generator)
         return

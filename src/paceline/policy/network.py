@@ -30,10 +30,7 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def stored_as(axes: int) -> tuple[int, ...]:
-    """Order of a weight's axes in the flat buffer: dense as [in, out], convolutions channels last.
-
-    Everything else lies as it is.
-    """
+    """Order of axes in the flat buffer: dense [in, out], convolutions channels last."""
     return {2: (1, 0), 4: (0, 2, 3, 1)}.get(axes, tuple(range(axes)))
 
 

@@ -24,10 +24,8 @@ SEED = 0
 
 
 class OwnEncoder(nn.Module):
-    """Gives the user's module what the environment shows, as tensors in the same structure.
-
-    Numbers come as float32, images as they are stored, choices one-hot.
-    """
+    """The user's module, given what the environment shows in the same structure: numbers as
+    float32, images as they are stored, choices one-hot."""
 
     def __init__(self, encoder: Encoder, obs: ObservationSpec) -> None:
         super().__init__()
