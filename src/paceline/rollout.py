@@ -64,14 +64,11 @@ def _array(
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of B columns under next-step autoreset.
+    """T steps of B columns under next-step autoreset; its fields are the table that all code reads.
 
     `obs[t + 1]` is always the true successor of `obs[t]`. After an episode's end one row only
     resets: it is `valid=False`, costs no environment step and enters no loss and no statistic. So
     is a row of an agent that is dead or absent; its next valid row is always `first`.
-
-    The fields below are the table by which rollouts are allocated, shared, sliced, copied, checked
-    and saved: a new one is one entry here.
     """
 
     obs: Array = _array(lambda s: (s.steps + 1, s.obs), kept="last")

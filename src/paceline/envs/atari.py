@@ -66,7 +66,7 @@ def _plain(name: str) -> str:
 
 def _games() -> list[str]:
     """As their ROMs are called."""
-    needed("ale_py", "atari", "atari")
+    needed("ale_py", "atari")
     from ale_py import roms
 
     return sorted(set(roms.get_all_rom_ids()) - set(FOR_TWO))

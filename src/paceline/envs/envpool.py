@@ -50,7 +50,7 @@ def environment(
 
 
 def names() -> list[str]:
-    return sorted(needed("envpool", "envpool", "envpool").list_all_envs())
+    return sorted(needed("envpool", "envpool").list_all_envs())
 
 
 class EnvPoolBatch(Batch):

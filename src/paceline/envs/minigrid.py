@@ -30,7 +30,7 @@ def names() -> list[str]:
 
 def _registered() -> dict[str, str]:
     """Gymnasium's ids, by what is left of them without what all have in common."""
-    needed("minigrid", "minigrid", "minigrid")  # which registers them
+    needed("minigrid", "minigrid")  # which registers them
     return {_short(name): name for name in gym.registry if name.startswith(FAMILIES)}
 
 

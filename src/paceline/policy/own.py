@@ -18,7 +18,6 @@ from ..registry import imported, name_of
 from ..spaces import ObservationSpec
 from .network import Encoder, NetworkSpec
 
-TRIALS = 2
 SEED = 0
 """Constructors draw from this, so that constants drawn in one are the same in every copy."""
 
@@ -41,10 +40,8 @@ class OwnEncoder(nn.Module):
                 found = self.forward(trial)
                 if found.dtype != torch.float32:
                     raise TypeError(f"its features are {found.dtype}, not float32")
-                if len(found) != TRIALS or found.shape[1] == 0:
-                    raise ValueError(
-                        f"its features are {tuple(found.shape)}, for {TRIALS} observations"
-                    )
+                if len(found) != 2 or found.shape[1] == 0:
+                    raise ValueError(f"its features are {tuple(found.shape)}, for 2 observations")
                 if not all(map(torch.equal, before, trial)):
                     raise ValueError("it changes its input in place, which others still need")
             except Exception as error:
@@ -95,9 +92,9 @@ def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
 
 
 def _trial(obs: ObservationSpec) -> tuple[Tensor, ...]:
-    """Observations to try an encoder on."""
+    """Two observations to try an encoder on."""
     return tuple(
-        torch.from_numpy(np.full((TRIALS, *shape), 0 if name == "index" else -1).astype(dtype))
+        torch.from_numpy(np.full((2, *shape), 0 if name == "index" else -1).astype(dtype))
         for name, (shape, dtype) in obs.parts.items()
         if name != "mask"
     )
