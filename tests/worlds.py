@@ -8,12 +8,17 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from paceline.envs.maker import World
+from paceline.envs.maker import World, source_of
 from paceline.heartbeat import Heartbeat
 from paceline.rollout import Rollout, RolloutSpec
 from paceline.samplers.block import Block, Ledger
 from paceline.samplers.serial import Serial
 from paceline.spaces import action_spec
+
+
+def env_maker(env_id, kwargs=None, **options):
+    """How one such environment is made."""
+    return source_of(env_id, kwargs, **options).one
 
 
 class Anything(gym.Env):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from .rollout import Array
-from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Path
+from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Path, path_text
 
 Views = Mapping[str, Array]
 """Stored observations by part (`ObservationSpec.split`)."""
@@ -26,18 +26,10 @@ class _Coder(NamedTuple):
     meaning: Array
 
 
-def _coders(spec: ObservationSpec) -> Iterator[_Coder]:
-    at = images = 0
-    for leaf in spec.leaves:
-        owner = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
-        begins = np.array(leaf.starts, int) - np.cumsum((0, *leaf.sizes))[: len(leaf.sizes)]
-        meaning = np.arange(len(owner)) + begins[owner]
-        if leaf.kind == "image":
-            yield _Coder(leaf, f"image{images}", slice(0), owner, meaning)
-            images += 1
-        else:
-            yield _Coder(leaf, "vector", slice(at, at + leaf.size), owner, meaning)
-            at += leaf.size
+def _coder(leaf: Leaf, part: str, place: slice) -> _Coder:
+    owner = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
+    begins = np.array(leaf.starts, int) - np.cumsum((0, *leaf.sizes))[: len(leaf.sizes)]
+    return _Coder(leaf, part, place, owner, np.arange(len(owner)) + begins[owner])
 
 
 class ObservationAdapter:
@@ -45,7 +37,7 @@ class ObservationAdapter:
 
     def __init__(self, spec: ObservationSpec) -> None:
         self.spec = spec
-        self._coders = list(_coders(spec))
+        self._coders = [_coder(*place) for place in spec.places]
         self._choices = np.cumsum((0, *spec.mask[:-1]))
 
     def write(
@@ -76,7 +68,8 @@ class ObservationAdapter:
         value, lead = np.asarray(value), () if single else stored.shape[:1]
         if value.shape != (*lead, *leaf.shape):
             raise ValueError(
-                f"observation{_place(leaf.path)} of shape {value.shape}, not {(*lead, *leaf.shape)}"
+                f"observation{path_text(leaf.path)} of shape {value.shape}, "
+                f"not {(*lead, *leaf.shape)}"
             )
         if self.spec.plain or leaf.kind == "image":
             stored[where] = value
@@ -141,15 +134,11 @@ def _at(observation: Any, path: Path) -> Any:
     return observation
 
 
-def _place(path: Path) -> str:
-    return "".join(f"[{key!r}]" for key in path)
-
-
 def _check_choices(leaf: Leaf, chosen: Array) -> None:
     low = np.array(leaf.starts)
     if chosen.dtype.kind not in "iub" or (chosen < low).any() or (chosen >= low + leaf.sizes).any():
         raise ValueError(
-            f"observation{_place(leaf.path)} is {chosen.tolist()}; choices begin at "
+            f"observation{path_text(leaf.path)} is {chosen.tolist()}; choices begin at "
             f"{list(leaf.starts)} and there are {list(leaf.sizes)}"
         )
 
@@ -190,11 +179,8 @@ def space_of(spec: ObservationSpec) -> gym.Space[Any]:
 
 
 class ActionAdapter:
-    """What the environment sees of the policy's actions.
-
-    Where a Box has finite bounds, [-1, 1] of the policy is stretched over them; what lies outside
-    is clipped. The policy's own action, which the learner needs, stays as it was drawn.
-    """
+    """What the environment sees of the policy's actions: [-1, 1] is stretched over finite bounds of
+    a Box, and what lies outside is clipped."""
 
     def __init__(self, spec: ActionSpec, ints: bool = False) -> None:
         """With `ints`, discrete actions are plain ones, for environments known to take them:

@@ -1,27 +1,16 @@
 """Optimisers on one flat tensor, in place.
 
-What changes from step to step is computed beforehand as two numbers, which a compiled step takes
-as 0-d tensors: the rate, and what is added to the deviation.
+`numbers` are what changes with the `count` of steps, 1 at the first: the rate, and the floor that
+is added to the deviation. A compiled `step` takes them as 0-d tensors. `moments` says how many
+tensors of state there are, each as large as the weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
-
-
-class Optimizer(Protocol):
-    @property
-    def moments(self) -> int:
-        """How many tensors of state it keeps, each as large as the weights."""
-
-    def numbers(self, lr: float, count: int) -> tuple[float, float]:
-        """Rate and floor of step number `count`, which is 1 at the first."""
-
-    def step(self, flat: Tensor, grad: Tensor, state: list[Tensor], rate: Any, floor: Any) -> None:
-        """Move `flat` against `grad`."""
 
 
 @dataclass(frozen=True)
@@ -62,4 +51,5 @@ class RMSprop:
         flat.addcdiv_(grad * -rate, square.sqrt().add_(floor))
 
 
+Optimizer = Adam | RMSprop
 OPTIMIZERS = {"adam": Adam, "rmsprop": RMSprop}

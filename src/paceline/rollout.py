@@ -16,18 +16,14 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Stored = tuple[tuple[int, ...], Any]
 """Shape and dtype of one entry of a rollout."""
-NO_HISTORY: tuple[int, Stored] = (0, ((), np.bool_))
 FLAG: Stored = ((), np.bool_)
 FLOAT: Stored = ((), np.float32)
-Kept = Literal["", "last", "episode"]
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: its (first) column, its undiscounted return and its number of steps.
-
-    Of a team it is the mean of its agents' returns, and steps of the environment.
-    """
+    """One finished episode: its (first) column, undiscounted return (of a team, the agents' mean)
+    and number of the environment's steps."""
 
     column: int
     total: float
@@ -42,7 +38,7 @@ class RolloutSpec:
     columns: int
     obs: Stored
     action: Stored
-    history: tuple[int, Stored] = NO_HISTORY
+    history: tuple[int, Stored] = (0, FLAG)
     """older observations that the first stacks need, and what each is stored as"""
     values: int = 0
     """value heads that the actor computes; 0: the learner does"""
@@ -57,25 +53,22 @@ class RolloutSpec:
         return self.columns // self.columns_per_env
 
 
-def _array(layout: Callable[[RolloutSpec], tuple[int | None, Stored]], kept: Kept = "") -> Any:
+def _array(
+    layout: Callable[[RolloutSpec], tuple[int | None, Stored]],
+    kept: Literal["", "last", "episode"] = "",
+) -> Any:
     """A field of `layout(spec)` = (rows, shape and dtype of an entry): absent with 0 rows, without
-    an axis of time with None.
-
-    `kept` is what a sampler's state needs of it: the last row, or the rows of open episodes.
-    """
+    an axis of time with None. `kept`: a sampler's state needs its last row, or open episodes'."""
     return field(metadata={"layout": layout, "kept": kept})
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of B columns under next-step autoreset.
+    """T steps of B columns under next-step autoreset; its fields are the table that all code reads.
 
     `obs[t + 1]` is always the true successor of `obs[t]`. After an episode's end one row only
     resets: it is `valid=False`, costs no environment step and enters no loss and no statistic. So
     is a row of an agent that is dead or absent; its next valid row is always `first`.
-
-    The fields below are the table by which rollouts are allocated, shared, sliced, copied, checked
-    and saved: a new one is one entry here.
     """
 
     obs: Array = _array(lambda s: (s.steps + 1, s.obs), kept="last")

@@ -1,21 +1,16 @@
-"""Observations and actions in a few words, as they are told to a user whose spaces do not match.
-
-Made of specs, which may come out of a stranger's file: nothing of the size they claim is allocated.
-"""
+"""Specs in a few words. They may be a stranger's: nothing of the size they claim is allocated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec
+from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Specs, path_text
 
 LONGEST = 300
-Specs = tuple[ObservationSpec, ActionSpec]
 
 
 def mismatch(ours: Specs, theirs: Specs) -> tuple[str, str, str] | None:
-    """Whether observations or actions differ, what ours are, and what theirs are; None if neither
-    do."""
+    """Which of "observations" and "actions" differ, ours and theirs; None if neither do."""
     if ours[0] != theirs[0]:
         return "observations", observation_text(ours[0]), observation_text(theirs[0])
     if ours[1] != theirs[1]:
@@ -25,7 +20,7 @@ def mismatch(ours: Specs, theirs: Specs) -> tuple[str, str, str] | None:
 
 def observation_text(spec: ObservationSpec) -> str:
     """Leaf by leaf where there are several. Bounds of a Box are not part of a spec."""
-    shown = [f"{_place(leaf)}{_leaf_text(leaf)}" for leaf in spec.leaves]
+    shown = [f"{path_text(leaf.path)} {_leaf_text(leaf)}".lstrip() for leaf in spec.leaves]
     if spec.mask:
         shown.append(f"an {ACTION_MASK} of {sum(spec.mask)}")
     return _short(", ".join(shown))
@@ -33,36 +28,26 @@ def observation_text(spec: ObservationSpec) -> str:
 
 def action_text(spec: ActionSpec) -> str:
     if spec.kind == "discrete":
-        return _discrete(spec.size, spec.start)
+        return _choices((spec.size,), (spec.start,), ())
     if spec.kind == "multi":
         return _short(_choices(spec.sizes, spec.starts, spec.shape))
-    low, high = (_bound(bound) for bound in (spec.low, spec.high))
+    low, high = (
+        bound[0] if len(set(bound)) == 1 else list(bound) for bound in (spec.low, spec.high)
+    )
     return _short(f"Box({low}, {high}, {spec.shape}, {spec.dtype})")
 
 
 def _leaf_text(leaf: Leaf) -> str:
     if leaf.kind != "choices":
         return f"Box({leaf.shape}, {leaf.dtype})"
-    if leaf.shape == ():
-        return _discrete(leaf.sizes[0], leaf.starts[0])
     return _choices(leaf.sizes, leaf.starts, leaf.shape)
 
 
-def _place(leaf: Leaf) -> str:
-    return f"{''.join(f'[{key!r}]' for key in leaf.path)} " if leaf.path else ""
-
-
-def _discrete(size: int, start: int) -> str:
-    return f"Discrete({size}, start={start})" if start else f"Discrete({size})"
-
-
 def _choices(sizes: Sequence[int], starts: Sequence[int], shape: tuple[int, ...]) -> str:
+    if shape == ():
+        return f"Discrete({sizes[0]}, start={starts[0]})" if starts[0] else f"Discrete({sizes[0]})"
     start = f", start={list(starts)}" if any(starts) else ""
     return f"MultiDiscrete({list(sizes)}{start}, shape={shape})"
-
-
-def _bound(numbers: Sequence[float]) -> str:
-    return str(numbers[0] if len(set(numbers)) == 1 else list(numbers))
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,4 @@
-"""The observation and action spaces Paceline understands, as plain data.
-
-A spec can be written as JSON, so that a saved policy is rebuilt without its environment.
-"""
+"""The observation and action spaces Paceline understands, as plain data that JSON can hold."""
 
 from __future__ import annotations
 
@@ -94,8 +91,7 @@ class ObservationSpec:
 
     @cached_property
     def kind(self) -> Literal["vector", "image", "discrete", "mixed"]:
-        images = sum(leaf.kind == "image" for leaf in self.leaves)
-        if images:
+        if self.images:
             return "image" if len(self.leaves) == 1 else "mixed"
         only = self.leaves[0]
         lone = len(self.leaves) == 1 and only.kind == "choices" and only.shape == ()
@@ -105,10 +101,9 @@ class ObservationSpec:
     def parts(self) -> dict[str, Stored]:
         """What is stored, by name."""
         parts: dict[str, Stored] = {}
-        flat = [leaf for leaf in self.leaves if leaf.kind != "image"]
         if self.kind == "discrete":
             parts["index"] = ((), np.int64)
-        elif flat:
+        elif len(self.images) < len(self.leaves):
             parts["vector"] = ((self.size,), np.float32)
         for number, leaf in enumerate(self.images):
             parts[f"image{number}"] = (leaf.shape, np.dtype(leaf.dtype))
@@ -137,6 +132,18 @@ class ObservationSpec:
         """Whether an environment's observation can be stored as it comes."""
         only = self.leaves[0]
         return only.path == () and not self.mask and (only.kind != "choices" or not only.shape)
+
+    @property
+    def places(self) -> Iterator[tuple[Leaf, str, slice]]:
+        """Of each leaf the part that holds it, and its features within the vector."""
+        at = images = 0
+        for leaf in self.leaves:
+            if leaf.kind == "image":
+                yield leaf, f"image{images}", slice(0)
+                images += 1
+            else:
+                yield leaf, "vector", slice(at, at + leaf.size)
+                at += leaf.size
 
     @property
     def images(self) -> list[Leaf]:
@@ -189,13 +196,13 @@ class ActionSpec:
         return () if self.kind == "box" else self.sizes or (self.size,)
 
 
+Specs = tuple[ObservationSpec, ActionSpec]
+
+
 def observation_spec(
     space: gym.Space[Any], act: ActionSpec | None = None, info: dict[str, Any] | None = None
 ) -> ObservationSpec:
-    """How `space` is stored and which network reads it; spaces we can't train on are refused.
-
-    With `act`, and the `info` of a reset, masks of actions are found.
-    """
+    """How `space` is stored, if it can be; `act` and the `info` of a reset tell of action masks."""
     choices = act.choices if act else ()
     mask = choices if ACTION_MASK in (info or {}) else ()
     leaves = []
@@ -250,26 +257,14 @@ def _box(space: gym.spaces.Box, path: Path) -> Leaf:
 
 
 def action_spec(space: gym.Space[Any]) -> ActionSpec:
-    """How the policy acts in `space`; spaces we can't act in are refused.
-
-    MultiBinary is several choices between two.
-    """
+    """How the policy acts in `space`, if it can; MultiBinary is several choices between two."""
     if isinstance(space, gym.spaces.Discrete):
         return ActionSpec("discrete", int(space.n), start=int(space.start))
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        sizes, starts = _flat(space.nvec), _flat(space.start)
+    if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+        sizes = _flat(getattr(space, "nvec", np.full(space.shape, 2)))
+        starts = _flat(getattr(space, "start", np.zeros(space.shape)))
         return ActionSpec(
             "multi", sum(sizes), space.shape, str(space.dtype), sizes=sizes, starts=starts
-        )
-    if isinstance(space, gym.spaces.MultiBinary):
-        sizes = (2,) * int(np.prod(space.shape))
-        return ActionSpec(
-            "multi",
-            sum(sizes),
-            space.shape,
-            str(space.dtype),
-            sizes=sizes,
-            starts=(0,) * len(sizes),
         )
     if isinstance(space, gym.spaces.Box) and int(np.prod(space.shape)):
         low, high = (tuple(map(float, bound.ravel())) for bound in (space.low, space.high))
@@ -282,9 +277,12 @@ def _flat(numbers: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in np.ravel(numbers))
 
 
+def path_text(path: Path) -> str:
+    return "".join(f"[{key!r}]" for key in path)
+
+
 def _refusal(role: str, space: gym.Space[Any], path: Path, known: str) -> BadInput:
-    place = "".join(f"[{key!r}]" for key in path)
-    where = f"'s {role} space has, at {place}," if path else f"'s {role} space is"
+    where = f"'s {role} space has, at {path_text(path)}," if path else f"'s {role} space is"
     wrapper = "ObservationWrapper" if role == "observation" else "ActionWrapper"
     return BadInput(
         f"the environment{where} {space}, which no policy here can use; it has to be {known}. "

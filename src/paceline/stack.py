@@ -1,7 +1,6 @@
-"""Stacks: a policy may see the latest observations as one. A rollout holds each of them once.
+"""Stacks: a policy may see the S latest observations as one; a rollout holds each of them once.
 
-S = observations in a stack, T = steps, B = columns, R = rows. Before an episode's first
-observation a stack repeats that one.
+T = steps, B = columns, R = rows. Before an episode's first observation a stack repeats that one.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from worlds import serial_of
+from worlds import env_maker, serial_of
 
-from paceline.envs import env_maker
 from paceline.envs.columns import EnvColumns
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import Policy

@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from sampling import collected, joined, made_by, sampler_of
+from worlds import env_maker
 
 from paceline.adapters import ActionAdapter
-from paceline.envs import env_maker
 from paceline.envs.columns import episode_seed
 from paceline.envs.toy import WORLDS, Constant
 from paceline.rollout import Episode

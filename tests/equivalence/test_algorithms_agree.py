@@ -7,14 +7,13 @@ import copy
 import numpy as np
 import pytest
 import torch
-from worlds import serial_of
+from worlds import env_maker, serial_of
 
 import paceline
 from paceline.algorithms.a2c import A2C
 from paceline.algorithms.impala import IMPALA
 from paceline.algorithms.ppo import PPO
 from paceline.build import build
-from paceline.envs import env_maker
 from paceline.envs.columns import EnvColumns
 from paceline.learner import Learner, Plan
 from paceline.policy.actor import make_actor

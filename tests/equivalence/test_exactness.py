@@ -7,11 +7,10 @@ from itertools import pairwise
 import gymnasium as gym
 import numpy as np
 import pytest
-from worlds import serial_of
+from worlds import env_maker, serial_of
 
 import paceline
 from paceline.build import build
-from paceline.envs import env_maker
 from paceline.envs.columns import EnvColumns
 from paceline.envs.toy import Constant
 from paceline.policy.actor import make_actor

@@ -177,7 +177,7 @@ def test_acting_in_cartpole_never_imports_torch():
 import sys
 import numpy as np
 import paceline.envs.vec
-from paceline.envs import env_maker
+from paceline.envs import source_of
 from paceline.envs.columns import EnvColumns
 from paceline.policy.actor import NumpyActor, make_actor
 from paceline.policy.network import NetworkSpec
@@ -185,7 +185,7 @@ from paceline.heartbeat import Heartbeat
 from paceline.rollout import Rollout
 from paceline.samplers.unroll import unroll
 
-with EnvColumns(env_maker("CartPole-v1"), 2) as columns:
+with EnvColumns(source_of("CartPole-v1").one, 2) as columns:
     obs, act = columns.obs_spec, columns.act_spec
     actor = make_actor(NetworkSpec(obs, act), 2)
     assert type(actor) is NumpyActor

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.policy import noise
-from paceline.policy.heads import Categorical, Gaussian
+from paceline.policy.heads import Categorical, Gaussian, gumbel, normal, uniforms
 
 HEADS = {
     "categorical": Categorical(3),
@@ -28,8 +27,8 @@ HEADS = {
 def test_a_column_gets_the_same_numbers_in_whatever_block_it_is_drawn(
     seed, rollout, before, columns, after, numbers
 ):
-    whole = noise.uniforms(seed, rollout, 0, before + columns + after, numbers)
-    block = noise.uniforms(seed, rollout, before, columns, numbers)
+    whole = uniforms(seed, rollout, 0, before + columns + after, numbers)
+    block = uniforms(seed, rollout, before, columns, numbers)
     np.testing.assert_array_equal(whole[before : before + columns], block)
 
 
@@ -44,17 +43,17 @@ def test_heads_draw_the_same_noise_for_a_column_in_whatever_block(head):
 
 def test_columns_rollouts_and_seeds_share_no_numbers():
     drawn = np.concatenate(
-        [noise.uniforms(seed, rollout, 0, 4, 50).ravel() for seed in (0, 1) for rollout in (0, 1)]
+        [uniforms(seed, rollout, 0, 4, 50).ravel() for seed in (0, 1) for rollout in (0, 1)]
     )
     assert len(np.unique(drawn)) == len(drawn)
 
 
 def test_uniforms_lie_strictly_between_zero_and_one():
-    drawn = noise.uniforms(0, 0, 0, 100, 10_000)
+    drawn = uniforms(0, 0, 0, 100, 10_000)
     assert drawn.min() > 0
     assert drawn.max() < 1
-    assert np.isfinite(noise.gumbel(drawn)).all()
-    assert np.isfinite(noise.normal(drawn)).all()
+    assert np.isfinite(gumbel(drawn)).all()
+    assert np.isfinite(normal(drawn)).all()
 
 
 @pytest.mark.parametrize("word", [0, 2**64 - 1])
@@ -72,10 +71,10 @@ def test_even_the_extreme_words_of_the_generator_give_finite_noise(word, monkeyp
             return np.full(size, word, np.uint64)
 
     monkeypatch.setattr(np.random, "Philox", Extreme)
-    drawn = noise.uniforms(0, 0, 0, 1, 4)
+    drawn = uniforms(0, 0, 0, 1, 4)
     assert ((drawn > 0) & (drawn < 1)).all()
-    assert np.isfinite(noise.gumbel(drawn)).all()
-    assert np.isfinite(noise.normal(drawn)).all()
+    assert np.isfinite(gumbel(drawn)).all()
+    assert np.isfinite(normal(drawn)).all()
 
 
 def moments(sample):
@@ -86,7 +85,7 @@ def moments(sample):
 
 
 def test_gumbel_noise_has_the_moments_of_a_gumbel_distribution():
-    mean, var, skewness, kurtosis = moments(noise.gumbel(noise.uniforms(1, 2, 3, 100, 10_000)))
+    mean, var, skewness, kurtosis = moments(gumbel(uniforms(1, 2, 3, 100, 10_000)))
     assert mean == pytest.approx(np.euler_gamma, abs=5 * 1.28e-3)  # five standard errors
     assert var == pytest.approx(np.pi**2 / 6, rel=0.02)
     assert skewness == pytest.approx(1.1395, abs=0.05)
@@ -94,7 +93,7 @@ def test_gumbel_noise_has_the_moments_of_a_gumbel_distribution():
 
 
 def test_normal_noise_has_the_moments_of_a_normal_distribution():
-    sample = noise.normal(noise.uniforms(1, 2, 3, 100, 20_000))
+    sample = normal(uniforms(1, 2, 3, 100, 20_000))
     assert sample.shape == (100, 10_000)
     mean, var, skewness, kurtosis = moments(sample)
     assert mean == pytest.approx(0, abs=5e-3)

@@ -9,10 +9,10 @@ from ..heartbeat import Heartbeat
 from ..rollout import Array, Rollout
 from ..spaces import ActionSpec, ObservationSpec
 from .columns import Resume
-from .maker import EnvId, env_maker, source_of
+from .maker import EnvId, source_of
 from .replaying import Difference
 
-__all__ = ["Columns", "EnvId", "env_maker", "source_of"]
+__all__ = ["Columns", "EnvId", "source_of"]
 
 
 class Columns(Protocol):

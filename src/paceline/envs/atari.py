@@ -16,10 +16,9 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .native import SeedOf
+from .native import Batch, SeedOf
 from .source import Source, meant, needed, refusal, refuse_own, refuse_wrappers
 
-FRAME_SKIP = 4
 GENERATION = 32
 LEAVING = (
     *("hangman", "haunted_house", "ice_hockey", "sir_lancelot", "surround", "time_pilot"),
@@ -28,8 +27,6 @@ LEAVING = (
 """Games in which a reset leaves something of the episode before: a test of all games finds them."""
 FOR_TWO = ("combat", "joust", "maze_craze", "warlords")
 """Which ALE has, and ends the process over."""
-FRAMES = 4
-"""That a policy sees."""
 
 
 def environment(
@@ -50,10 +47,10 @@ def environment(
             f"env_id 'atari:{name}' is not a game of ALE's; {meant('atari', name, names())}"
         )
     options = dict(kwargs)
-    skip = options.get("frameskip", FRAME_SKIP)
+    skip = options.get("frameskip", 4)  # as is ALE's own
     if time_limit and isinstance(skip, int):  # ALE refuses others
         options["max_num_frames_per_episode"] = time_limit * skip
-    stack = 1 if "stack_num" in options else FRAMES
+    stack = 1 if "stack_num" in options else 4
     return Source(many=partial(AtariBatch, game, options), stack=stack)
 
 
@@ -69,13 +66,13 @@ def _plain(name: str) -> str:
 
 def _games() -> list[str]:
     """As their ROMs are called."""
-    needed("ale_py", "atari", "atari")
+    needed("ale_py", "atari")
     from ale_py import roms
 
     return sorted(set(roms.get_all_rom_ids()) - set(FOR_TWO))
 
 
-class AtariBatch:
+class AtariBatch(Batch):
     """An episode follows from its column's seed and its number, so that it can be replayed.
 
     A seed loads the game anew, which takes as long as two hundred steps. It is therefore given to
@@ -83,7 +80,6 @@ class AtariBatch:
     their start, and are reached again by as many resets.
     """
 
-    ends_show_the_next = False
     resume: Resume = "replay"
 
     def __init__(
@@ -130,12 +126,6 @@ class AtariBatch:
         seeds = [self._seed_of(i, int(episodes[i])) for i in np.flatnonzero(which).tolist()]
         options = {"reset_mask": which}
         return self._plain(self._env.reset(seed=np.array(seeds), options=options)[0])
-
-    def state(self) -> dict[str, Array]:
-        return {}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        raise AssertionError("its episodes are replayed")
 
     def close(self) -> None:
         self.__dict__.pop("_env", None)  # its threads end with it, not with its close()

@@ -1,7 +1,6 @@
-"""EnvColumns: plain Python environments, stepped in one tight loop, one column each.
+"""EnvColumns: plain Python environments, stepped in one tight loop straight into a rollout.
 
-It writes straight into a rollout under next-step autoreset. Every episode is reset with a seed of
-its own, so that an open episode can be replayed from its actions.
+Every episode is reset with a seed of its own, so that it can be replayed from its actions.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from struct import pack
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +19,7 @@ from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
 from ..heartbeat import Heartbeat
 from ..rollout import Array, Rollout
-from ..spaces import ACTION_MASK, ActionSpec, ObservationSpec, action_spec, observation_spec
+from ..spaces import ACTION_MASK, Specs, action_spec, observation_spec
 from ..stack import with_stack
 from .guards import ENV_ERRORS, close_quietly, describe, end_flag, end_if_forked, reset_pair
 from .replaying import Difference, alike, difference
@@ -31,12 +30,10 @@ EnvMaker = Callable[[], tuple[gym.Env[Any, Any], int | None]]
 """Makes one environment; with it comes a time limit to apply from outside, if any."""
 Resume = Literal["replay", "state", "none"]
 """How an open episode is brought back: from its actions, from a saved state, or not."""
-Specs = tuple[ObservationSpec, ActionSpec]
 
 MAX_FAILURES = 10
-"""An environment that fails this often, each time soon after the last, has failed for good."""
+"""An environment that fails this often, each time `SOON` after the last, has failed for good."""
 SOON = 20
-
 NEVER = np.iinfo(np.int64).max
 
 
@@ -46,15 +43,45 @@ def episode_seed(run_seed: int, column: int, episode: int) -> int:
     return int.from_bytes(digest, "little") & 0x7FFFFFFF
 
 
-class EnvColumns:
-    """Columns `first_column … first_column + num_envs - 1` of a run.
+class SingleColumns:
+    """Columns `first_column … first_column + num_envs - 1` of a run, each one environment."""
 
-    What the environment looks like is known from `specs`, or else found out. A policy sees `stack`
-    observations as one. `longest` is the time limit of environments that have none.
+    columns_per_env = 1
+    failures = 0
+    ended: Any
+
+    def __init__(self, num_envs: int, seed: int, first_column: int) -> None:
+        self.num_envs, self._seed, self.first_column = num_envs, seed, first_column
+        self.heartbeat: Heartbeat = Heartbeat()
+        self.row = 0
+        self.episode = np.full(num_envs, -1, np.int64)
+        self.started = np.zeros(num_envs, np.int64)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None: ...
+
+    def state(self) -> dict[str, Array]:
+        """What a checkpoint needs beside the open episodes' actions."""
+        return {
+            "row": np.array(self.row),
+            "episode": self.episode.copy(),
+            "started": self.started.copy(),
+            "ended": np.array(self.ended),
+        }
+
+
+class EnvColumns(SingleColumns):
+    """Environments stepped one after the other; looked at for what they show, unless `specs` say.
+
+    `longest` is the time limit of environments that have none.
     """
 
     resume: Resume = "replay"
-    columns_per_env = 1
 
     def __init__(
         self,
@@ -67,10 +94,8 @@ class EnvColumns:
         stack: int = 1,
         longest: int | None = None,
     ) -> None:
-        self._make, self.num_envs, self._seed = make, num_envs, seed
-        self._process = os.getpid()
-        self.first_column = first_column
-        self.heartbeat: Heartbeat = Heartbeat()
+        super().__init__(num_envs, seed, first_column)
+        self._make, self._process = make, os.getpid()
         self._envs: list[gym.Env[Any, Any]] = []
         self._begun: tuple[Any, dict[str, Any]] | None = None
         """the first episode of the first column, if it has begun already"""
@@ -90,48 +115,28 @@ class EnvColumns:
             self.close()
             raise EnvironmentFailed(f"the environment can't be made: {describe(error)}") from error
         self.adapt = ActionAdapter(self.act_spec, ints=is_gymnasiums(self._envs[0].unwrapped))
-        """from a policy's actions to what `step` takes"""
         self._adapter = None if self.obs_spec.plain else ObservationAdapter(self.obs_spec)
         # A discrete observation may be a plain int, which has no shape to compare.
         discrete = self.obs_spec.kind == "discrete"
         self._shape = None if discrete else self.obs_spec.leaves[0].shape
         self._steps = [env.step for env in self._envs]
-        self.row = 0
-        """rows stepped since the run began"""
-        self.episode = np.full(num_envs, -1, np.int64)
-        self.started = np.zeros(num_envs, np.int64)
-        """row of the first observation of each column's episode"""
         self.ended = [True] * num_envs
-        """the next row of this column only resets"""
-        self.failures = 0
         self._in_a_row = [0] * num_envs
         self._last_failure = [-SOON] * num_envs
         self._next_limit = NEVER
 
-    def __enter__(self) -> EnvColumns:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close every environment; one that fails to close does not keep the others open."""
         for env in self._envs:
             close_quietly(env)
         self._envs = []
 
     def reset(self, obs: Array) -> None:
-        """Begin the first episode of every column; `obs[B]` receives its observations."""
         for i in range(self.num_envs):
             while not self._begin(i, obs, self.row):
                 pass
         self._plan_limit()
 
     def step(self, t: int, actions: Sequence[Any], out: Rollout) -> None:
-        """Row `t` of `out`: step every column, or reset it if its episode had ended.
-
-        `out` must come with its flags cleared (`Rollout.turn`).
-        """
         obs, reward, ended, shape = out.obs[t + 1], out.reward[t], self.ended, self._shape
         adapter, heartbeat = self._adapter, self.heartbeat
         views = None if adapter is None else self.obs_spec.split(obs)
@@ -196,31 +201,24 @@ class EnvColumns:
         begun, self._begun = self._begun, None
         if begun is not None and i == 0 and self.episode[0] == 0:
             return begun
-        seed = episode_seed(self._seed, self.first_column + i, int(self.episode[i]))
+        return self._seeded_reset(i, int(self.episode[i]))
+
+    def _seeded_reset(self, i: int, episode: int) -> tuple[Any, dict[str, Any]]:
+        seed = episode_seed(self._seed, self.first_column + i, episode)
         return reset_pair(self._envs[i].reset(seed=seed))
 
     def _look(self, masks: bool, stack: int) -> Specs:
         """What its observations and actions are, as far as its spaces and first reset tell."""
-        self.act_spec = action_spec(self.action_space)
-        if masks:
-            shown = observation_spec(self.observation_space, self.act_spec, self._first_info())
-        else:
-            shown = observation_spec(self.observation_space)
-        return with_stack(shown, stack), self.act_spec
-
-    def _first_info(self) -> dict[str, Any]:
-        """What the first environment says beside its observation, which may be a mask of actions.
-
-        Its first episode has thereby begun. If it fails at this, the real reset will tell.
-        """
-        if self.act_spec.choices:
-            seed = episode_seed(self._seed, self.first_column, 0)
+        act = action_spec(self.action_space)
+        info: dict[str, Any] = {}
+        if masks and act.choices:  # the first episode's `info` may hold a mask of actions
             try:
-                self._begun = reset_pair(self._envs[0].reset(seed=seed))
-                return self._begun[1]
-            except ENV_ERRORS:
+                self._begun = self._seeded_reset(0, 0)
+                info = self._begun[1]
+            except ENV_ERRORS:  # the real reset will tell
                 log.debug("the environment failed to begin an episode", exc_info=True)
-        return {}
+        shown = observation_spec(self.observation_space, act if masks else None, info)
+        return with_stack(shown, stack), act
 
     def _write(self, obs: Array, i: int, observation: Any, info: Mapping[str, Any]) -> None:
         """Store column `i`'s observation in `obs[B]`, if it is what its space says."""
@@ -280,10 +278,7 @@ class EnvColumns:
     def replay(
         self, actions: Sequence[Array | None], expected: Array, returns: Array
     ) -> list[Difference]:
-        """Bring every column with actions to where its open episode stood.
-
-        Of those that come out otherwise the episodes are given up, and the next row resets.
-        """
+        """Episodes that come out otherwise are given up: the next row resets."""
         different = []
         for i, taken in enumerate(actions):
             if taken is not None:
@@ -310,15 +305,6 @@ class EnvColumns:
             log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
             return "raised"
         return difference(alike(self.obs_spec, seen, expected), total - saved, size, over)
-
-    def state(self) -> dict[str, Array]:
-        """What a checkpoint needs beside the open episodes' actions."""
-        return {
-            "row": np.array(self.row),
-            "episode": self.episode.copy(),
-            "started": self.started.copy(),
-            "ended": np.array(self.ended),
-        }
 
     def restore(self, state: dict[str, Array]) -> None:
         """Take counters from `state`; the caller replays the columns that have not ended."""

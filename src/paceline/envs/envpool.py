@@ -17,7 +17,7 @@ from ..adapters import assembled
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .native import SeedOf
+from .native import Batch, SeedOf
 from .source import MISSION, Source, first_line, meant, needed, refusal, refuse_own, refuse_wrappers
 
 SEEDS, STACK = ("seed", "env_seed"), "stack_num"
@@ -50,11 +50,10 @@ def environment(
 
 
 def names() -> list[str]:
-    return sorted(needed("envpool", "envpool", "envpool").list_all_envs())
+    return sorted(needed("envpool", "envpool").list_all_envs())
 
 
-class EnvPoolBatch:
-    ends_show_the_next = False
+class EnvPoolBatch(Batch):
     resume: Resume = "none"
 
     def __init__(
@@ -109,15 +108,6 @@ class EnvPoolBatch:
         given = self._env._recv()
         reward, done, truncated = (given[n] for n in self._needed)
         return self._shown(given), reward, done & ~truncated, truncated
-
-    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
-        raise AssertionError("its episodes can't be given a seed")
-
-    def state(self) -> dict[str, Array]:
-        return {}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        raise AssertionError("its state can't be restored")
 
     def close(self) -> None:
         self.__dict__.pop("_env", None)  # its threads end with it, not with its close()

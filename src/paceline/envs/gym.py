@@ -24,7 +24,6 @@ from .source import Source
 
 log = logging.getLogger("paceline")
 
-WALKER = "box2d.bipedal_walker"
 KNOWN = ("gymnasium.", "ale_py.", "minigrid.")
 """Registered by packages that a worker imports by itself."""
 
@@ -41,8 +40,7 @@ def environment(
 ) -> Source:
     """How to make one environment, and the time limit that its columns must apply themselves.
 
-    Gymnasium's own order and time-limit wrappers cost about a sixth of a CartPole step, and the
-    columns count steps anyway; so they are left off unless a wrapper outside could look at them.
+    Gymnasium's own wrappers for that cost a sixth of a CartPole step: only a user's may need them.
     """
     wrap, of_mujoco, of_walker = [_imported(path) for path in wrappers], False, False
     make: Callable[[], gym.Env[Any, Any]]
@@ -54,7 +52,7 @@ def environment(
         limit = time_limit or own_limit
         looked_at = bool(wrap or spec.additional_wrappers)
         of_mujoco = "mujoco" in str(spec.entry_point)
-        of_walker = WALKER in str(spec.entry_point)
+        of_walker = "box2d.bipedal_walker" in str(spec.entry_point)
         spec.order_enforce = looked_at and spec.order_enforce
         inside = limit if looked_at and limit else -1
         make = partial(
@@ -87,11 +85,8 @@ def environment(
 
 
 def _renew_world(walker: Any) -> None:
-    """Give BipedalWalker a new world at every reset, as LunarLander has.
-
-    It keeps one, whose contacts are in an order that depends on the episodes before: the same seed
-    and actions then come to something else, and no episode could be replayed.
-    """
+    """Give BipedalWalker a new world at every reset, as LunarLander has: in its own, contacts are
+    in an order that depends on the episodes before, and no episode could be replayed."""
     reset, new_world = walker.reset, type(walker.world)
 
     def renewed(**options: Any) -> Any:
@@ -167,11 +162,8 @@ def _imported(path: str) -> Any:
 
 
 def trusting(make: EnvMaker) -> EnvMaker:
-    """The same, but Gymnasium's own environments take their actions unchecked.
-
-    They look each one up in their space, which takes as long as half of CartPole's step. A policy's
-    actions are right by construction; those of a user's wrapper need not be.
-    """
+    """The same, but Gymnasium's own environments take a policy's actions unchecked, since checking
+    takes as long as half of CartPole's step. Those of a user's wrapper need not be right."""
 
     def made() -> tuple[gym.Env[Any, Any], int | None]:
         env, limit = make()

@@ -1,7 +1,6 @@
 """GymBatch: a vector environment of Gymnasium's kind, such as CartPole-v1 has one.
 
-Its episodes share one stream of random numbers, so they can't be replayed one by one: a checkpoint
-holds its whole state instead, if that proves to be all there is to it.
+Its episodes share one stream of random numbers: a checkpoint holds its whole state, if it can.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ..errors import BadInput, EnvironmentFailed
+from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .guards import ENV_ERRORS, close_quietly, describe
-from .native import BatchMaker, SeedOf
+from .guards import ENV_ERRORS, close_quietly
+from .native import Batch, BatchMaker, SeedOf
 
 log = logging.getLogger("paceline")
 
@@ -41,9 +40,7 @@ def vector_maker(env_id: str, kwargs: dict[str, Any], time_limit: int | None) ->
     return partial(GymBatch, env_id, kwargs | limit)
 
 
-class GymBatch:
-    ends_show_the_next = False
-
+class GymBatch(Batch):
     def __init__(
         self, env_id: str, kwargs: dict[str, Any], num_envs: int, seed_of: SeedOf, threads: int
     ) -> None:
@@ -59,9 +56,6 @@ class GymBatch:
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
         return self._env.step(actions.copy())[:4]  # it may change them, and the learner needs them
-
-    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
-        raise AssertionError("its state is restored, not replayed")
 
     def state(self) -> dict[str, Array]:
         return get_state(self._env) if self.resume == "state" else {}
@@ -82,10 +76,6 @@ class GymBatch:
             env = gym.make_vec(env_id, number, vectorization_mode="vector_entry_point", **kwargs)
         except TypeError as error:
             raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
-        except ENV_ERRORS as error:
-            raise EnvironmentFailed(
-                f"the vector environment can't be made: {describe(error)}"
-            ) from error
         mode = env.metadata.get("autoreset_mode")
         if mode != gym.vector.AutoresetMode.NEXT_STEP:
             env.close()
@@ -137,8 +127,7 @@ def put_state(env: gym.vector.VectorEnv[Any, Any, Any], state: dict[str, Array])
             before, value = getattr(env.unwrapped, attribute), state[name]
             kept = value.copy() if isinstance(before, np.ndarray) else value.item()
             setattr(env.unwrapped, attribute, kept)
-    stream = json.loads(state["stream"].tobytes())
-    env.unwrapped.np_random.bit_generator.state = stream
+    env.unwrapped.np_random.bit_generator.state = json.loads(state["stream"].tobytes())
 
 
 def _alike(one: Any, other: Any) -> bool:

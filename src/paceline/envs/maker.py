@@ -11,8 +11,8 @@ import gymnasium as gym
 
 from ..errors import BadInput
 from ..registry import SUITES, imported
-from ..spaces import ActionSpec, ObservationSpec
-from .columns import EnvColumns, EnvMaker, Resume, Specs
+from ..spaces import ActionSpec, ObservationSpec, Specs
+from .columns import EnvColumns, Resume
 from .gym import trusting
 from .native import NativeColumns
 from .source import Source
@@ -31,11 +31,9 @@ def source_of(
     wrappers: tuple[str, ...] = (),
     vector: bool = False,
 ) -> Source:
-    """Check `env_id` and its options, and return what makes such environments.
+    """What makes such environments, if `env_id` and its options are right.
 
     A suite is one of `SUITES`, or a user's own as module:Function:Name.
-
-    `frame_stack` is not the environments' affair: see `stack.py`.
     """
     suite, name = "gym", env_id
     if isinstance(env_id, str):
@@ -45,16 +43,13 @@ def source_of(
             suite, _, name = env_id.rpartition(":")
     source: Source = imported(SUITES, suite, "env_id")(name, kwargs or {}, time_limit, wrappers)
     if vector and source.one is not None:
-        source = _with_vector(source, env_id, kwargs or {}, time_limit, wrappers)
+        from .gym_vector import vector_maker
+
+        many = vector_maker(str(env_id).removeprefix("gym:"), kwargs or {}, time_limit)
+        if wrappers:
+            raise BadInput("env.vector goes without env.wrappers; drop one")
+        source = replace(source, many=many)
     return source
-
-
-def env_maker(env_id: EnvId, kwargs: dict[str, Any] | None = None, **options: Any) -> EnvMaker:
-    """How one such environment is made."""
-    make = source_of(env_id, kwargs, **options).one
-    if make is None:
-        raise BadInput(f"{env_id} comes only as a batch: there is no single environment to make")
-    return make
 
 
 @dataclass(frozen=True)
@@ -71,9 +66,8 @@ class World:
 
     def columns(self, num_envs: int, seed: int, first_column: int = 0, threads: int = 1) -> Columns:
         specs = self.obs_spec, self.act_spec
-        return make_columns(
-            self.env_id, num_envs, seed, first_column, specs=specs, threads=threads, **self.options
-        )
+        more = {"specs": specs, "threads": threads, **self.options}
+        return make_columns(self.env_id, num_envs, seed, first_column, **more)
 
 
 def look_at(env_id: EnvId, **options: Any) -> World:
@@ -127,20 +121,3 @@ def plain_columns(env_id: EnvId, num_envs: int, **options: Any) -> EnvColumns | 
         columns.close()
         raise BadInput(f"{env_id} has several agents in an environment; this takes single ones")
     return columns
-
-
-def _with_vector(
-    source: Source,
-    env_id: EnvId,
-    kwargs: dict[str, Any],
-    time_limit: int | None,
-    wrappers: tuple[str, ...],
-) -> Source:
-    """Single environments to look at, and their own vector implementation to step."""
-    from .gym_vector import vector_maker
-
-    name = env_id.removeprefix("gym:") if isinstance(env_id, str) else ""
-    many = vector_maker(name or str(env_id), kwargs, time_limit)
-    if wrappers:
-        raise BadInput("env.vector goes without env.wrappers; drop one")
-    return replace(source, many=many)

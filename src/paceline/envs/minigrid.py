@@ -16,13 +16,12 @@ FAMILIES = ("MiniGrid-", "BabyAI-")
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:
-    registered = _registered()
-    short = _short(name)
+    registered, short = _registered(), _short(name)
     if short not in registered:
         hint = meant("minigrid", short, registered)
         raise BadInput(f"env_id 'minigrid:{name}' does not exist; {hint}")
-    silent = f"{__name__}:Silent"
-    return gym_environment(registered[short], kwargs, time_limit, (silent, *wrappers))
+    wrappers = (f"{__name__}:silent", *wrappers)
+    return gym_environment(registered[short], kwargs, time_limit, wrappers)
 
 
 def names() -> list[str]:
@@ -31,7 +30,7 @@ def names() -> list[str]:
 
 def _registered() -> dict[str, str]:
     """Gymnasium's ids, by what is left of them without what all have in common."""
-    needed("minigrid", "minigrid", "minigrid")  # which registers them
+    needed("minigrid", "minigrid")  # which registers them
     return {_short(name): name for name in gym.registry if name.startswith(FAMILIES)}
 
 
@@ -39,14 +38,8 @@ def _short(name: str) -> str:
     return name.removeprefix(FAMILIES[0]).removesuffix("-v0")
 
 
-class Silent(gym.ObservationWrapper[Any, Any, Any]):
+def silent(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """What the agent sees and where it looks; the mission is text that no policy here reads."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        assert isinstance(env.observation_space, gym.spaces.Dict)
-        shown = {key: space for key, space in env.observation_space.items() if key != MISSION}
-        self.observation_space = gym.spaces.Dict(shown)
-
-    def observation(self, observation: Any) -> Any:
-        return {key: value for key, value in observation.items() if key != MISSION}
+    assert isinstance(env.observation_space, gym.spaces.Dict)
+    shown = [key for key in env.observation_space if key != MISSION]
+    return gym.wrappers.FilterObservation(env, shown)

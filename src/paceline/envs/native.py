@@ -1,8 +1,4 @@
-"""Batch and NativeColumns: many environments behind one call, which a suite makes.
-
-How an open episode is brought back is the suite's to say: from its actions, where each episode can
-be given a seed of its own; from a saved state; or not at all, which the run tells at its start.
-"""
+"""Batch and NativeColumns: many environments behind one call, which a suite makes."""
 
 from __future__ import annotations
 
@@ -15,23 +11,22 @@ import numpy as np
 
 from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import EnvironmentFailed, PacelineError
-from ..heartbeat import Heartbeat
 from ..rollout import Array, Rollout
 from ..spaces import action_spec, observation_spec
 from ..stack import with_stack
-from .columns import Resume, episode_seed
+from .columns import Resume, SingleColumns, episode_seed
 from .guards import ENV_ERRORS, close_quietly, describe
 from .replaying import Difference, alike, difference
 
 
 class Batch(Protocol):
-    """Environments of one kind, stepped as one call."""
+    """Environments of one kind, stepped as one call; inherited from, it only resets and steps."""
 
     observation_space: gym.Space[Any]
     """of one of them, as `action_space` is"""
     action_space: gym.Space[Any]
     resume: Resume
-    ends_show_the_next: bool
+    ends_show_the_next: bool = False
     """whether an episode's last step shows the next one's first observation, instead of its own,
     and no call only resets; all its ends are terminations then"""
 
@@ -47,12 +42,15 @@ class Batch(Protocol):
         If they have `turned` from the episode before by themselves, None means that all is well.
         Only asked for where `resume` is "replay".
         """
+        raise AssertionError(f"resume is {self.resume}")
 
     def state(self) -> dict[str, Array]:
         """All of it; empty unless `resume` is "state"."""
+        return {}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """What `state` gave; `ValueError` if it can't be that."""
+        """What `state` gave, where `resume` is "state"; `ValueError` if it can't be that."""
+        raise AssertionError(f"resume is {self.resume}")
 
     def close(self) -> None: ...
 
@@ -63,11 +61,8 @@ BatchMaker = Callable[[int, SeedOf, int], Batch]
 """From how many, their seeds, and a number of threads, to all of them."""
 
 
-class NativeColumns:
-    """Columns `first_column … first_column + num_envs - 1` of a run, in one batch."""
-
-    failures = 0
-    columns_per_env = 1
+class NativeColumns(SingleColumns):
+    """Environments stepped as one batch."""
 
     def __init__(
         self,
@@ -78,10 +73,8 @@ class NativeColumns:
         stack: int = 1,
         threads: int = 1,
     ) -> None:
-        self.num_envs, self.first_column = num_envs, first_column
-        self.heartbeat: Heartbeat = Heartbeat()
-        self._make, self._seed, self._threads = make, seed, threads
-        self.episode = np.full(num_envs, -1, np.int64)
+        super().__init__(num_envs, seed, first_column)
+        self._make, self._threads = make, threads
         self._batch = self._made(np.zeros(num_envs, np.int64))
         try:
             self.observation_space = self._batch.observation_space
@@ -92,29 +85,18 @@ class NativeColumns:
         except BaseException:
             self.close()
             raise
-        self._actions = ActionAdapter(self.act_spec)
+        self.adapt = ActionAdapter(self.act_spec).batch
         self._adapter = ObservationAdapter(self.obs_spec)
         self._plain = self.obs_spec.plain and self.obs_spec.kind != "discrete"
         self.resume = self._batch.resume
-        self.row = 0
-        self.started = np.zeros(num_envs, np.int64)
         self.ended = np.zeros(num_envs, np.bool_)
         self._resetting = False
         """some have: the next row begins their next episodes"""
         self._adrift = np.zeros(num_envs, np.bool_)
         """ended for us, and not for the batch"""
 
-    def __enter__(self) -> NativeColumns:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         close_quietly(self._batch)
-
-    def adapt(self, action: Array) -> Array:
-        return self._actions.batch(action)
 
     def _made(self, episode: Array) -> Batch:
         """A batch whose first episodes have these numbers."""
@@ -190,13 +172,7 @@ class NativeColumns:
         self._adapter.write(self.obs_spec.split(obs), slice(None), observation, {})
 
     def state(self) -> dict[str, Array]:
-        counters = {
-            "row": np.array(self.row),
-            "started": self.started.copy(),
-            "episode": self.episode.copy(),
-            "ended": self.ended.copy(),
-        }
-        return counters | self._batch.state()
+        return super().state() | self._batch.state()
 
     def restore(self, state: dict[str, Array]) -> None:
         self.row = int(state["row"])

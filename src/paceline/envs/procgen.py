@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array
 from .columns import Resume
-from .native import SeedOf
+from .native import Batch, SeedOf
 from .source import Source, meant, refusal, refuse_own, refuse_wrappers
 
 GAMES = (
@@ -100,7 +100,7 @@ def _library() -> Any:
             sys.modules.pop(name, None)
 
 
-class ProcgenBatch:
+class ProcgenBatch(Batch):
     ends_show_the_next = True
     resume: Resume = "state"
 
@@ -124,9 +124,6 @@ class ProcgenBatch:
         self._env.act(actions)
         reward, obs, first = self._env.observe()
         return obs["rgb"], reward, first, self._never
-
-    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
-        raise AssertionError("its state is restored, not replayed")
 
     def state(self) -> dict[str, Array]:
         """Of each environment its bytes, behind their number."""

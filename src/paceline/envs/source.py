@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 MISSION = "mission"
 """MiniGrid's task in words, which no policy here reads."""
-
-
 ColumnsMaker = Callable[[int, int, int], "Columns"]
 """From a number of environments, the run's seed and the first column, to all of them."""
 
@@ -37,14 +35,14 @@ class Source:
     """keyword arguments of worlds, by name, in which a policy that learnt here is evaluated too"""
 
 
-def needed(module: str, suite: str, extra: str) -> Any:
+def needed(module: str, suite: str) -> Any:
     """A package that a suite needs, or how to get it."""
     try:
         return import_module(module)
     except ImportError as error:
         raise BadInput(
             f"{suite}: needs a package that is not installed ({error}); install it with "
-            f"pip install 'paceline[{extra}]', or everything with make extras"
+            f"pip install 'paceline[{suite}]', or everything with make extras"
         ) from None
 
 

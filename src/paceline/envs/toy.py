@@ -79,10 +79,7 @@ class Constant(gym.Env[Any, Any]):
 
 
 class Memory(gym.Env[Any, Any]):
-    """A cue is shown once; after `delay` blank steps it must be named.
-
-    Return 1 with memory; without it no policy does better than 0.5 on average.
-    """
+    """A cue is shown, and asked for after `delay` blank steps. Return 1; without memory, 0.5."""
 
     def __init__(self, delay: int = 4) -> None:
         self.delay = delay
@@ -104,10 +101,7 @@ class Memory(gym.Env[Any, Any]):
 
 
 class Chain(gym.Env[Any, Any]):
-    """Walk right `length` times for the one reward, 1, at the end; 4·`length` steps at most.
-
-    Best return: 1, in `length` steps. A random walk seldom gets there when the chain is long.
-    """
+    """`length` steps to the right bring the one reward, 1, if within 4·`length` steps in all."""
 
     def __init__(self, length: int = 8) -> None:
         self.length = length

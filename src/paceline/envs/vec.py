@@ -94,15 +94,7 @@ def make_vec(
     """`num_envs` copies of an environment: `with make_vec("CartPole-v1", 8) as envs: ...`"""
     if num_envs < 1:
         raise BadInput(f"num_envs is {num_envs}; write 1 or more")
-    columns = plain_columns(
-        env_id,
-        num_envs,
-        seed=seed,
-        masks=False,  # a mask is shown like the rest of an observation, for the caller to apply
-        kwargs=kwargs,
-        time_limit=time_limit,
-        frame_stack=frame_stack,
-        wrappers=wrappers,
-        vector=vector,
-    )
-    return VecEnv(columns)
+    options: dict[str, Any] = {"kwargs": kwargs, "time_limit": time_limit, "vector": vector}
+    options |= {"frame_stack": frame_stack, "wrappers": wrappers}
+    # A mask is shown like the rest of an observation, for the caller to apply.
+    return VecEnv(plain_columns(env_id, num_envs, seed=seed, masks=False, **options))

@@ -1,7 +1,4 @@
-"""The acting half of a policy in plain numpy: a function of the published flat weights.
-
-Nothing here imports torch, so a process that only acts never does. R = rows, one per column.
-"""
+"""The acting half of a policy, of published flat weights: numpy, never torch. R = rows."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ class Actor(Protocol):
 
 
 class NumpyActor:
-    """Dense layers on preallocated buffers, for vectors and discrete observations.
-
-    Weights lie as [in, out], so that they are used where they are.
-    """
+    """Dense layers on preallocated buffers; weights lie as [in, out], and are used in place."""
 
     carry_size = 0
 
@@ -76,7 +70,11 @@ class NumpyActor:
         if self._discrete:
             x, product = x - self._start, _rows_of
         else:
-            x = self._normalized(x if x.ndim == 2 else x.reshape(len(x), -1))
+            x = x if x.ndim == 2 else x.reshape(len(x), -1)
+            if self.spec.normalize_obs:
+                np.subtract(x, self._mean, out=self._input)
+                np.multiply(self._input, self._scale, out=self._input)
+                x = np.clip(self._input, -OBS_CLIP, OBS_CLIP, out=self._input)
         for weight, bias, y in self._layers:
             product(x, weight, y)
             np.add(y, bias, y)
@@ -88,32 +86,21 @@ class NumpyActor:
         if self.spec.obs.mask:
             np.copyto(out, FORBIDDEN, where=~obs["mask"])
 
-    def _normalized(self, x: Array) -> Array:
-        if not self.spec.normalize_obs:
-            return x
-        np.subtract(x, self._mean, out=self._input)
-        np.multiply(self._input, self._scale, out=self._input)
-        return np.clip(self._input, -OBS_CLIP, OBS_CLIP, out=self._input)
-
 
 def _rows_of(index: Array, weight: Array, out: Array) -> None:
     """The product of a one-hot matrix and `weight`, without the matrix."""
     np.take(weight, index, axis=0, out=out, mode="clip")
 
 
-def _tanh(x: Array) -> None:
-    np.tanh(x, x)
-
-
-def _relu(x: Array) -> None:
-    np.maximum(x, 0, out=x)
-
-
 def _elu(x: Array) -> None:
     x[...] = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
 
 
-ACTIVATIONS: dict[str, Callable[[Array], Any]] = {"tanh": _tanh, "relu": _relu, "elu": _elu}
+ACTIVATIONS: dict[str, Callable[[Array], Any]] = {
+    "tanh": lambda x: np.tanh(x, x),
+    "relu": lambda x: np.maximum(x, 0, out=x),
+    "elu": _elu,
+}
 
 
 def make_actor(spec: NetworkSpec, rows: int) -> Actor:

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from ..batch import Inputs, Prediction
 from .encoders import OneHotLinear, Trunk, initialize, make_trunk
-from .likelihood import Likelihood
-from .memory import make_memory
-from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
-from .own import initialize_own
+from .heads import spread
+from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE, OBS_CLIP, NetworkSpec
+from .own import initialize_own, make_memory
 
 
 class Carried(NamedTuple):
@@ -46,8 +45,25 @@ def prepared(
     return tuple(inputs)
 
 
+def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Over the last axis."""
+    log_probs = logits.log_softmax(-1)
+    logp = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    return logp, -(log_probs.exp() * log_probs).sum(-1)
+
+
+def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """`log_std` is one for all rows, or one for each."""
+    z = (action - mean) * (-log_std).exp()
+    logp = (-0.5 * z * z - log_std).sum(-1) - action.shape[-1] * LOG_SQRT_2PI
+    entropy = (log_std + (0.5 + LOG_SQRT_2PI)).sum(-1)
+    return logp, entropy.expand(logp.shape)
+
+
 class Policy(nn.Module):
     """The acting half. Its parameters, in order, are what an actor needs."""
+
+    _index: Tensor | None
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
@@ -59,8 +75,11 @@ class Policy(nn.Module):
         self.carry_size = 0 if self.memory is None else self.memory.carry_size
         features = features if self.memory is None else spec.memory_size
         self.head = _last(spec)(features, spec.outputs)
-        self._likelihood = Likelihood(spec)
-        self._masked = bool(spec.obs.mask)
+        self._masked, self._kind, sizes = bool(spec.obs.mask), spec.act.kind, spec.act.sizes
+        self._shape = (len(sizes), max(sizes, default=0))
+        index = spread(sizes) if self._kind == "multi" else None
+        table = None if index is None else torch.from_numpy(index)
+        self.register_buffer("_index", table, persistent=False)
 
     def features(
         self, inputs: Inputs, memory: Carried | None = None
@@ -87,7 +106,19 @@ class Policy(nn.Module):
 
     def judge(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability [R] of each action, and the entropy [R] of its distribution."""
-        return self._likelihood(parameters, action, self.log_std)
+        if self._kind == "discrete":
+            return categorical(parameters, action)
+        if self._kind == "multi":
+            if self._index is not None:
+                low = parameters.new_full((len(parameters), 1), FORBIDDEN)
+                parameters = torch.cat([parameters, low], -1).index_select(-1, self._index)
+            logp, entropy = categorical(parameters.reshape(-1, *self._shape), action)
+            return logp.sum(-1), entropy.sum(-1)
+        log_std = self.log_std
+        if log_std is None:
+            parameters, log_std = parameters.chunk(2, -1)
+            log_std = log_std.clamp(*LOG_STD_RANGE)
+        return gaussian(parameters, log_std, action)
 
 
 class ActorCritic(nn.Module):
@@ -118,7 +149,7 @@ class ActorCritic(nn.Module):
         if self.policy.memory is not None:
             initialize_own(self.policy.memory, generator)
         initialize(self.policy.head, 0.01, generator)
-        if self.spec.act.kind == "box" and self.spec.state_dependent_std:
+        if self.spec.state_std:
             with torch.no_grad():
                 self.policy.head.bias[self.spec.act.size :] = self.spec.log_std_init
         initialize(self.value_head, 1.0, generator)

@@ -39,8 +39,6 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),  # the layer before has no use for what was there
     "elu": nn.ELU,
 }
-
-
 SMALLEST_FOR_NATURE = 36
 
 
@@ -70,21 +68,14 @@ class OneHotLinear(nn.Linear):
 
 
 class Pixels(nn.Module):
-    """Images as they are stored → [R, channels, height, width], floats, channels last in memory.
-
-    Bytes are divided by 255, unless the layer after it does so.
-    """
+    """Stored images → floats [R, channels, height, width]; bytes are divided by 255 if `scaled`."""
 
     def __init__(self, spec: Leaf, scaled: bool = True) -> None:
         super().__init__()
-        grey = len(spec.shape) == 2
-        self._grey, self._channels_first = grey, spec.channels_first or grey
-        height, width, channels = (
-            (*spec.shape[1:], spec.shape[0])
-            if spec.channels_first and not grey
-            else (*spec.shape, 1)[:3]
-        )
-        self.size = (channels, height, width)
+        self._grey = len(spec.shape) == 2
+        self._channels_first = spec.channels_first or self._grey
+        shape = (1, *spec.shape) if self._grey else spec.shape
+        self.size = shape if self._channels_first else (shape[2], shape[0], shape[1])
         self.scale = 1 / 255 if spec.dtype == "uint8" else 1.0
         self._scaled = scaled and self.scale != 1.0
 
@@ -100,10 +91,8 @@ class Pixels(nn.Module):
 class FirstConv(nn.Conv2d):
     """Scales its few weights instead of all the pixels."""
 
-    def __init__(
-        self, scale: float, before: int, channels: int, kernel: int, stride: int, padding: int
-    ) -> None:
-        super().__init__(before, channels, kernel, stride, padding)
+    def __init__(self, scale: float, *sizes: Any) -> None:
+        super().__init__(*sizes)
         self._scale = scale
 
     def forward(self, image: Tensor) -> Tensor:
@@ -122,16 +111,10 @@ class Residual(nn.Module):
         return self.second(inner).add_(x)  # in place where no gradient needs what was there
 
 
-class Stage(nn.Sequential):
+def _stage(scale: float, before: int, channels: int) -> nn.Sequential:
     """A convolution, half the resolution, two residual blocks."""
-
-    def __init__(self, scale: float, before: int, channels: int) -> None:
-        super().__init__(
-            FirstConv(scale, before, channels, 3, 1, 1),
-            nn.MaxPool2d(3, 2, 1),
-            Residual(channels),
-            Residual(channels),
-        )
+    first = FirstConv(scale, before, channels, 3, 1, 1)
+    return nn.Sequential(first, nn.MaxPool2d(3, 2, 1), Residual(channels), Residual(channels))
 
 
 class Mixed(nn.Module):
@@ -198,7 +181,7 @@ def _convolutions(
         pictures = "nature" if min(sides) >= SMALLEST_FOR_NATURE else "small"
     if pictures == "impala":
         for wider in IMPALA:
-            layers.append(Stage(scale, channels, wider))
+            layers.append(_stage(scale, channels, wider))
             scale, channels, sides = 1.0, wider, [(side + 1) // 2 for side in sides]
         return [*layers, nn.ReLU(inplace=True), nn.Flatten()], channels * math.prod(sides)
     if pictures == "nature" and min(sides) < SMALLEST_FOR_NATURE:
@@ -214,16 +197,13 @@ def _convolutions(
 
 
 def initialize(layers: nn.Module, gain: float, generator: torch.Generator) -> None:
-    """Orthogonal weights and zero biases (Andrychowicz 2021; the values of 37 details).
-
-    A user's own encoder draws its weights as it would by itself.
-    """
+    """Orthogonal weights and zero biases (Andrychowicz 2021); a user's own encoder has its own."""
     if isinstance(layers, OwnEncoder):
-        return layers.initialize(generator)
+        layers.initialize(generator)
+        return
     if isinstance(layers, (nn.Linear, nn.Conv2d)):
         nn.init.orthogonal_(layers.weight, gain, generator=generator)
         assert layers.bias is not None
         nn.init.zeros_(layers.bias)
     for layer in layers.children():
         initialize(layer, gain, generator)
-    return None

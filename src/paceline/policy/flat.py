@@ -40,7 +40,7 @@ class Layout:
 class Flat:
     """Moves an actor-critic's numbers into one tensor; the module's own become views of it.
 
-    `whole` is what holds the actor-critic, in front of modules that other losses train.
+    `whole` holds the actor-critic in front of what other losses train.
     """
 
     def __init__(

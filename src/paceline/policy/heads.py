@@ -1,20 +1,37 @@
-"""Distributions of actions in plain numpy: how a policy samples, and what its draws are worth.
-
-A head turns the network's last outputs [R, size] into actions. R = rows, one per column.
-"""
+"""Distributions over actions in numpy, given a network's last outputs [R, size]. R = rows."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..rollout import Array
-from . import noise
-from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE
+from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE, NetworkSpec
 
-if TYPE_CHECKING:
-    from .network import NetworkSpec
+WORDS = 4
+"""Numbers that one tick of Philox' counter yields."""
+
+
+def uniforms(seed: int, rollout: int, first_column: int, columns: int, numbers: int) -> Array:
+    """[columns, numbers] in (0, 1): the same for a column, wherever it is in a block.
+
+    The generator is counter-based, and is advanced to the block's first column.
+    """
+    ticks = -(-numbers // WORDS)
+    generator = np.random.Philox(key=np.array([seed, rollout], np.uint64))
+    generator.advance(first_column * ticks)
+    words = generator.random_raw(columns * ticks * WORDS).reshape(columns, ticks * WORDS)
+    # 52 bits and a half: neither 0 nor 1 can come out.
+    return ((words[:, :numbers] >> np.uint64(12)) + 0.5) * 2.0**-52
+
+
+def gumbel(uniform: Array) -> Array:
+    return -np.log(-np.log(uniform))
+
+
+def normal(uniform: Array) -> Array:
+    """Box-Muller; the last axis holds pairs of uniforms and loses half its length."""
+    radius = np.sqrt(-2.0 * np.log(uniform[..., 0::2]))
+    return radius * np.cos(2.0 * np.pi * uniform[..., 1::2])
 
 
 class Categorical:
@@ -31,8 +48,8 @@ class Categorical:
 
     def noise(self, seed: int, rollout: int, first: int, columns: int, steps: int) -> Array:
         """[steps, columns, size] Gumbel noise: the arg max of logits plus it is a sample."""
-        uniform = noise.uniforms(seed, rollout, first, columns, steps * self.size)
-        drawn = noise.gumbel(uniform).reshape(columns, steps, self.size)
+        uniform = uniforms(seed, rollout, first, columns, steps * self.size)
+        drawn = gumbel(uniform).reshape(columns, steps, self.size)
         return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
 
     def sample(self, logits: Array, noise: Array, action: Array) -> None:
@@ -88,8 +105,8 @@ class Gaussian:
 
     def noise(self, seed: int, rollout: int, first: int, columns: int, steps: int) -> Array:
         """[steps, columns, numbers] standard normal noise."""
-        uniform = noise.uniforms(seed, rollout, first, columns, 2 * steps * self._numbers)
-        drawn = noise.normal(uniform).reshape(columns, steps, self._numbers)
+        uniform = uniforms(seed, rollout, first, columns, 2 * steps * self._numbers)
+        drawn = normal(uniform).reshape(columns, steps, self._numbers)
         return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
 
     def sample(self, mean: Array, noise: Array, action: Array) -> None:
@@ -110,9 +127,6 @@ class StateGaussian(Gaussian):
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.size, self.extra = 2 * size, 0
-
-    def load(self, extra: Array) -> None:
-        """Nothing to take: deviations come with the parameters."""
 
     def _split(self, parameters: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(parameters, 2, -1)
@@ -144,10 +158,8 @@ def make_head(network: NetworkSpec) -> Head:
 
 
 def spread(sizes: tuple[int, ...]) -> Array | None:
-    """Where each entry of a [choices, widest] table lies among logits that stand side by side.
-
-    What is not there points at one more entry behind them. None where a plain reshape does.
-    """
+    """Where each entry of a [choices, widest] table lies among logits side by side; what is not
+    there, one behind them. None where a plain reshape does."""
     widest, total = max(sizes), sum(sizes)
     if all(size == widest for size in sizes):
         return None

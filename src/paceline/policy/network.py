@@ -30,10 +30,7 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def stored_as(axes: int) -> tuple[int, ...]:
-    """Order of a weight's axes in the flat buffer: dense as [in, out], convolutions channels last.
-
-    Everything else lies as it is.
-    """
+    """Order of axes in the flat buffer: dense [in, out], convolutions channels last."""
     return {2: (1, 0), 4: (0, 2, 3, 1)}.get(axes, tuple(range(axes)))
 
 
@@ -69,15 +66,18 @@ class NetworkSpec:
         return 2 * self.obs.size if self.normalize_obs else 0
 
     @property
+    def state_std(self) -> bool:
+        """Whether the deviation of a Box action is the network's to give; else it is a weight."""
+        return self.act.kind == "box" and self.state_dependent_std
+
+    @property
     def own_log_std(self) -> bool:
-        """Whether the deviation of a Box action is a weight by itself."""
-        return self.act.kind == "box" and not self.state_dependent_std
+        return self.act.kind == "box" and not self.state_std
 
     @property
     def outputs(self) -> int:
         """Numbers that the policy's last layer gives."""
-        both = self.act.kind == "box" and self.state_dependent_std
-        return 2 * self.act.size if both else self.act.size
+        return 2 * self.act.size if self.state_std else self.act.size
 
     @property
     def needs_torch(self) -> bool:

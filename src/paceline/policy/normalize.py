@@ -43,11 +43,8 @@ class RunningMoments:
 
 
 class ReturnScaler:
-    """Divides rewards by the deviation of the running discounted return.
-
-    The running return of a column starts anew after every end of an episode, of either kind. A
-    column's steps may come one behind the other in the same rollout, as they do from a stream.
-    """
+    """Divides rewards by the deviation of the running discounted return, which starts anew after
+    every end of an episode. A stream's rollout may hold a column several times."""
 
     def __init__(self, columns: int, gamma: float) -> None:
         self._gamma = gamma

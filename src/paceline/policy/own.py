@@ -1,9 +1,11 @@
-"""OwnEncoder: a user's torch module in front of the heads. R = rows."""
+"""Torch modules of the user's own: encoders, and recurrent cells between layers and heads.
+
+R = rows; L = steps of a segment, N = segments, F = features, S = floats that are carried.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,17 +16,15 @@ from ..adapters import assembled, space_of
 from ..errors import BadInput
 from ..registry import imported, name_of
 from ..spaces import ObservationSpec
-from .network import Encoder
+from .network import Encoder, NetworkSpec
 
 SEED = 0
 """Constructors draw from this, so that constants drawn in one are the same in every copy."""
 
 
 class OwnEncoder(nn.Module):
-    """Gives the user's module what the environment shows, as tensors in the same structure.
-
-    Numbers come as float32, images as they are stored, choices one-hot.
-    """
+    """The user's module, given what the environment shows in the same structure: numbers as
+    float32, images as they are stored, choices one-hot."""
 
     def __init__(self, encoder: Encoder, obs: ObservationSpec) -> None:
         super().__init__()
@@ -37,8 +37,11 @@ class OwnEncoder(nn.Module):
             trial = _trial(obs)
             before = [part.clone() for part in trial]
             try:
-                found = self.forward(trial if len(trial) > 1 else trial[0])
-                _check_features(found, rows=len(before[0]))
+                found = self.forward(trial)
+                if found.dtype != torch.float32:
+                    raise TypeError(f"its features are {found.dtype}, not float32")
+                if len(found) != 2 or found.shape[1] == 0:
+                    raise ValueError(f"its features are {tuple(found.shape)}, for 2 observations")
                 if not all(map(torch.equal, before, trial)):
                     raise ValueError("it changes its input in place, which others still need")
             except Exception as error:
@@ -79,21 +82,13 @@ def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
         one_hot = nn.functional.one_hot(named["index"], obs.size).to(torch.float32)
         return assembled([(obs.leaves[0].path, one_hot)])
 
-    def values() -> Iterator[tuple[Any, Tensor]]:
-        at = images = 0
-        for leaf in obs.leaves:
-            if leaf.kind == "image":
-                yield leaf.path, named[f"image{images}"]
-                images += 1
-            else:
-                value = named["vector"].flatten(1)[:, at : at + leaf.size]
-                at += leaf.size
-                yield leaf.path, value.reshape(-1, *leaf.shape) if _shaped(leaf) else value
-
-    def _shaped(leaf: Any) -> bool:
-        return leaf.kind == "numbers" and len(leaf.shape) > 1
-
-    return assembled(values())
+    leaves = []
+    for leaf, part, place in obs.places:
+        value = named[part] if leaf.kind == "image" else named[part].flatten(1)[:, place]
+        if leaf.kind == "numbers" and len(leaf.shape) > 1:
+            value = value.reshape(-1, *leaf.shape)
+        leaves.append((leaf.path, value))
+    return assembled(leaves)
 
 
 def _trial(obs: ObservationSpec) -> tuple[Tensor, ...]:
@@ -103,13 +98,6 @@ def _trial(obs: ObservationSpec) -> tuple[Tensor, ...]:
         for name, (shape, dtype) in obs.parts.items()
         if name != "mask"
     )
-
-
-def _check_features(found: Tensor, rows: int) -> None:
-    if found.dtype != torch.float32:
-        raise TypeError(f"its features are {found.dtype}, not float32")
-    if len(found) != rows or found.shape[1] == 0:
-        raise ValueError(f"its features are {tuple(found.shape)}, for {rows} observations")
 
 
 def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
@@ -153,3 +141,43 @@ def check_weights(module: nn.Module, option: str = "encoder") -> None:
         if id(parameter) in seen:
             raise BadInput(f"{option}: {name} is tied to {seen[id(parameter)]}; untie them")
         seen[id(parameter)] = name
+
+
+def make_memory(spec: NetworkSpec, features: int) -> Any:
+    """The recurrent cell that a network asks for, tried out; None if it has no memory.
+
+    A cell is made as `Cell(features, size)`, has a `carry_size` S, and is called with `x[L, N, F]`,
+    `first[L, N]` and `carry[N, S]`. It gives features [L, N, size] and the carry after the last
+    step; the carry counts as zero before every step whose `first` is true.
+    """
+    if spec.memory is None:
+        return None
+    kind = imported_module(spec.memory, "memory") if isinstance(spec.memory, str) else spec.memory
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(SEED)
+        try:
+            cell = kind(features, spec.memory_size)
+            _try_out(cell, features, spec.memory_size)
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(
+                f"memory {name_of(spec.memory)} can't be used on {features} features: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    check_weights(cell, "memory")
+    return cell
+
+
+def _try_out(cell: Any, features: int, size: int) -> None:
+    """Two segments of three steps."""
+    if not isinstance(cell, nn.Module):
+        raise TypeError(f"it makes {cell!r}, which is no torch.nn.Module")
+    carry = torch.zeros(2, int(getattr(cell, "carry_size", 0)))
+    first = torch.tensor([[True, False], [False, True], [False, False]])
+    out, after = cell(torch.zeros(3, 2, features), first, carry)
+    if out.shape != (3, 2, size) or after.shape != carry.shape or not carry.shape[1]:
+        raise ValueError(
+            f"it gives {tuple(out.shape)} and carries {tuple(after.shape)}, and should give "
+            f"{(3, 2, size)} and carry {tuple(carry.shape)}, S at least 1"
+        )
