@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NoReturn, get_type_hints
 
-from .config import Config, option_fields
+from .config import Config, EnvConfig, option_fields
 from .config_files import load_file
 from .errors import BadInput
 from .registry import ENTRIES, name_of, sections
@@ -28,12 +28,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadInput(message)
 
-    def prepare(self, arguments: list[str]) -> None:
-        """Add what depends on the arguments themselves."""
-
     def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         """What was given, and only that, by name; options and other arguments may be `mixed`."""
-        self.prepare(arguments)
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         given, unknown = parse(arguments)
         if unknown:
@@ -60,10 +56,9 @@ class Field:
 
 def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
     """Every option with its documentation; sections come last."""
-    made = {one.name: one.default_factory for one in option_fields()}
-    named: dict[str, Any] = {name: kind for name, kind in made.items() if isinstance(kind, type)}
-    named |= sections({}) if kinds is None else kinds
-    plain = [field for field in _fields(Config) if field.name in made and field.name not in named]
+    named = {"env": EnvConfig, **(sections({}) if kinds is None else kinds)}
+    names = {one.name for one in option_fields()} - {"env"}
+    plain = [field for field in _fields(Config) if field.name in names]
     return plain + [field for name, kind in named.items() for field in _fields(kind, f"{name}.")]
 
 
@@ -100,30 +95,21 @@ def _docstrings(kind: type) -> dict[str, str]:
 class ConfigParser(Parser):
     """Takes every option of a configuration: those of the entries that the arguments choose too."""
 
-    _file: dict[str, Any] | BadInput | None = None
+    loaded = staticmethod(load_file)
 
-    def loaded(self, path: str) -> dict[str, Any]:
-        """What the file says that was named with --config; read once, since it may be a program."""
-        if isinstance(self._file, BadInput):
-            raise self._file
-        return load_file(path) if self._file is None else self._file
-
-    def prepare(self, arguments: list[str]) -> None:
+    def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         first = Parser(argument_default=argparse.SUPPRESS)
         for name in ("config", *ENTRIES):
             first.add_argument(f"--{name}")
         chosen: dict[str, Any] = {}
         with suppress(BadInput):  # which is said when all of it is read
             chosen = vars(first.parse_known_args(arguments)[0])
-        if "config" in chosen:
-            try:
-                self._file = load_file(chosen["config"])
-                chosen = self._file | chosen
-            except BadInput as error:  # which is raised when it is asked for
-                self._file = error
+            if "config" in chosen:
+                chosen = load_file(chosen["config"]) | chosen
         for field in fields_of(sections(chosen)):
             if field.flag not in self._option_string_actions:
                 self.add(field)
+        return super().parse(arguments, mixed)
 
     def add(self, field: Field) -> None:
         if field.is_bool:
@@ -171,7 +157,6 @@ def help_text(config: Config) -> str:
             lines.append(f"\n{prefix}:")
             section = prefix
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        lines.append(f"  {field.flag}")
         text = textwrap.fill(f"{field.text} [{shown}]", 88)
-        lines.append(textwrap.indent(text, " " * 6))
+        lines += [f"  {field.flag}", textwrap.indent(text, " " * 6)]
     return "\n".join(lines)
