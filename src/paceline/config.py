@@ -66,13 +66,13 @@ def _mapping(value: Any) -> Any:
 
 def _processes(value: Any) -> Any:
     """`auto`: as many as there are CPUs to run them."""
-    if value != "auto":
-        if isinstance(value, str) and not value.strip().isdigit():
-            raise ValueError("should be a whole number, such as 2, or auto")
-        return value
-    from .machine import available_cpus
+    if value == "auto":
+        from .machine import available_cpus
 
-    return available_cpus()
+        return available_cpus()
+    if isinstance(value, str) and not value.strip().isdigit():
+        raise ValueError("should be a whole number, such as 2, or auto")
+    return value
 
 
 def _or_none(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -45,10 +45,8 @@ def resolve(*given: Mapping[str, Any]) -> Resolved:
     for layer in given:
         explicit = _over(explicit, plain(layer))
     explicit = _with_absolute_paths(_by_name(explicit))
-    preset = _preset(explicit)
-    values = _over(
-        getattr(entry("algo", explicit.get("algo", Resolved.algo)), "defaults", {}), preset
-    )
+    preset, algorithm = _preset(explicit), entry("algo", explicit.get("algo", Resolved.algo))
+    values = _over(getattr(algorithm, "defaults", {}), preset)
     if any(explicit.get(name) is not None for name in BUDGETS):
         values = {key: value for key, value in values.items() if key not in BUDGETS}
     values = _over(values, explicit)
@@ -215,7 +213,7 @@ def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     raise BadInput(
         f"preset: there is none called {str(name)[:60]!r} for {algo[:60]}; there are auto, none, "
-        f"{', '.join(known)}{_nearest(str(name), list(known))}"
+        f"{', '.join(known)}{nearest(str(name), known)}"
     )
 
 
@@ -246,8 +244,8 @@ def field_names(kinds: Mapping[str, type] | None = None) -> list[str]:
     return [*(one.name for one in option_fields()), *kinds, *dotted]
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+def nearest(name: str, known: Iterable[str], likeness: float = 0.5) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -260,6 +258,6 @@ def _sentence(detail: Any, known: list[str]) -> str:
     name = ".".join(place)
     if unknown:
         shown = name[:80] if name.isprintable() and name else repr(name[:80])
-        return f"{shown}: there is no such option{_nearest(name, known)}"
+        return f"{shown}: there is no such option{nearest(name, known)}"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{name} is {str(detail['input'])[:60]!r}: {message}"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
-import difflib
 import inspect
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NoReturn, get_type_hints
 
 from .config import Config, EnvConfig, option_fields
 from .config_files import load_file
+from .configure import nearest
 from .errors import BadInput
 from .registry import ENTRIES, name_of, sections
 
@@ -34,8 +35,7 @@ class Parser(argparse.ArgumentParser):
         given, unknown = parse(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.6)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = nearest(flag, self._option_string_actions, 0.6)
             kind = "option" if flag.startswith("-") else "argument"
             raise BadInput(f"{flag}: there is no such {kind}{hint}")
         return vars(given)
@@ -135,10 +135,8 @@ def nested(given: dict[str, Any]) -> dict[str, Any]:
     """{"ppo.clip": 1} → {"ppo": {"clip": 1}}"""
     out: dict[str, Any] = {}
     for name, value in given.items():
-        *sections, last = name.split(".")
-        place = out
-        for section in sections:
-            place = place.setdefault(section, {})
+        section, _, last = name.rpartition(".")
+        place = out.setdefault(section, {}) if section else out
         place[last] = value
     return out
 
@@ -149,9 +147,7 @@ def help_text(config: Config) -> str:
     section = ""
     kinds = {name: type(options) for name, options in config.options.items()}
     for field in fields_of(kinds):
-        value: Any = config
-        for part in field.name.split("."):
-            value = getattr(value, part)
+        value = attrgetter(field.name)(config)
         prefix = field.name.rpartition(".")[0]
         if prefix != section:
             lines.append(f"\n{prefix}:")
