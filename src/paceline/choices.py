@@ -96,9 +96,9 @@ def cpus_of(config: Config, threads: int, topology: Topology) -> tuple[list[int]
         return [], [[]] * config.workers
     if not hasattr(os, "sched_getaffinity"):
         raise BadInput("pin is on, and this system has no way to bind a process to a CPU")
-    here, count = topology.local_learner, topology.local_learners
-    if here is None:
-        return [], []  # it only watches
+    if not topology.learns:
+        return [], []
+    here, count = topology.local_rank - topology.watcher, topology.local_learners
     cpus = sorted(affinity())
     # Workers in step with the learner rest while it learns, and share its CPUs.
     cpus = [cpu for n, cpu in enumerate(cpus) if n % count == here % count] or cpus

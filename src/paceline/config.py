@@ -127,8 +127,6 @@ class EnvConfig:
 class Config:
     """A training run, as `paceline.Config(...)` resolves it."""
 
-    __pydantic_config__ = STRICT
-
     algo: Annotated[Own, _one_of(*ENTRIES["algo"])] = "ppo"
     """what is optimised; also a3c (a2c by learners that wait for nobody), ddppo (ppo with ranks)"""
     env_id: str | Callable[..., Any] = "CartPole-v1"
