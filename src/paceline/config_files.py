@@ -92,23 +92,20 @@ def _check_size(path: Path, values: Any) -> None:
 def _from_python(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(path)
-    found = _executed(path, path.stat().st_mtime_ns)
-    if isinstance(found, BadInput):
-        raise found
-    return found
+    return _executed(path, path.stat().st_mtime_ns)
 
 
 @cache
-def _executed(path: Path, changed: int) -> dict[str, Any] | BadInput:
-    """Once, or refused once: flags ask first for what chooses entries, then for everything."""
+def _executed(path: Path, changed: int) -> dict[str, Any]:
+    """Flags ask twice: first for what chooses entries, then for everything."""
     try:
         config = runpy.run_path(str(path)).get("config")
-    except BadInput as error:
-        return error
+    except BadInput:
+        raise
     except (Exception, SystemExit) as error:
-        return BadInput(f"{path} raised {type(error).__name__}: {str(error)[:300]}")
+        raise BadInput(f"{path} raised {type(error).__name__}: {str(error)[:300]}") from error
     if not isinstance(config, Config):
-        return BadInput(f"{path}: should set `config = paceline.Config(...)`, not {config!r}")
+        raise BadInput(f"{path}: should set `config = paceline.Config(...)`, not {config!r}")
     return plain(config.given)
 
 

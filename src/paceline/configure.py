@@ -196,10 +196,8 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
     name, algo = explicit.get("preset", "auto"), str(explicit.get("algo", Resolved.algo))
-    if name == "none":
-        return {}
     env_id = explicit.get("env_id", Resolved.env_id) if name == "auto" else name
-    if not isinstance(env_id, str):
+    if name == "none" or not isinstance(env_id, str):
         return {}
     known = presets(algo)
     if found := _tuned(env_id, list(known)):

@@ -61,15 +61,7 @@ class IMPALA(PolicyGradient):
     def targets(self, signals: Signals, value: Array) -> Targets:
         """The advantage carries its ρ; with the policy's own rollouts these are n-step returns."""
         log_ratio = signals.log_ratio if self.correction else 0.0 * signals.log_ratio
-        returns, advantage = vtrace(
-            signals.reward,
-            signals.discount,
-            signals.trace,
-            value,
-            log_ratio,
-            self.rho_bar,
-            self.c_bar,
-            signals.lam(self.vtrace_lambda),
-            signals.idle,
-        )
+        each = signals.reward, signals.discount, signals.trace
+        lam, idle = signals.lam(self.vtrace_lambda), signals.idle
+        returns, advantage = vtrace(*each, value, log_ratio, self.rho_bar, self.c_bar, lam, idle)
         return Targets(signals.weighted(advantage), returns)
