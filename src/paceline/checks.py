@@ -6,50 +6,43 @@ from .config import Config
 from .errors import BadInput
 from .registry import ENTRIES
 
-OTHERS = tuple(option for option in ENTRIES if option != "algo")
 MOST_ROWS = 10**8
 """Of one rollout."""
 
 
 def check(config: Config) -> None:
     """What no single field can know."""
-    rows = config.num_envs * config.rollout_steps
+    envs, steps = config.num_envs, config.rollout_steps
+    rows, size, ranks = envs * steps, config.batch_size, config.ranks
     if rows > MOST_ROWS:
         raise BadInput(
-            f"num_envs {config.num_envs} × rollout_steps {config.rollout_steps} is a rollout of "
-            f"{rows:,} rows; {MOST_ROWS:,} are the most that is taken"
+            f"num_envs {envs} × rollout_steps {steps} is a rollout of {rows:,} rows; "
+            f"{MOST_ROWS:,} are the most that is taken"
         )
-    if config.batch_size and config.minibatches:
+    if size and config.minibatches:
         raise BadInput(
-            f"batch_size {config.batch_size} and minibatches {config.minibatches} say the same "
-            "thing twice; give one of them"
+            f"batch_size {size} and minibatches {config.minibatches} say the same thing twice; "
+            "give one of them"
         )
-    if config.batch_size and not shared_equally(config):
-        ranks, wanted = config.ranks, max(1, config.batch_size // config.ranks)
+    rollout = f"the rollout of {envs} envs × {steps} steps = {rows} rows"
+    if size and not shared_equally(config):
         each = "" if ranks == 1 else f" on each of {ranks} ranks"
-        near = nearest_divisor(rows, wanted)
-        nearest = f"the nearest that does is {near * ranks}" if near else "choose one that does"
-        raise BadInput(
-            f"batch_size {config.batch_size} does not divide the rollout of {config.num_envs} envs "
-            f"× {config.rollout_steps} steps = {rows} rows{each}; {nearest}"
-        )
+        near = _nearest(rows, max(1, size // ranks), ranks)
+        raise BadInput(f"batch_size {size} does not divide {rollout}{each}; {near}")
     if config.minibatches and rows % config.minibatches:
+        near = _nearest(rows, config.minibatches)
+        raise BadInput(f"minibatches {config.minibatches} does not divide {rollout}; {near}")
+    if config.memory_segment and steps % config.memory_segment:
         raise BadInput(
-            f"minibatches {config.minibatches} does not divide the rollout of {config.num_envs} "
-            f"envs × {config.rollout_steps} steps = {rows} rows; "
-            f"{_divisor(rows, config.minibatches)}"
+            f"memory_segment {config.memory_segment} does not divide rollout_steps {steps}; "
+            f"{_nearest(steps, config.memory_segment)}"
         )
-    if config.memory_segment and config.rollout_steps % config.memory_segment:
-        raise BadInput(
-            f"memory_segment {config.memory_segment} does not divide rollout_steps "
-            f"{config.rollout_steps}; {_divisor(config.rollout_steps, config.memory_segment)}"
-        )
-    for chosen in (config.algorithm, *(config.entry(option) for option in OTHERS)):
+    entries = (config.entry(option) for option in ENTRIES if option != "algo")
+    for chosen in (config.algorithm, *entries):
         if refuse := getattr(chosen, "refuse", None):
             refuse(config)
     _check_workers(config)
-    scheme = config.init_method.partition("://")[0]
-    if scheme not in ("env", "file", "tcp"):
+    if config.init_method.partition("://")[0] not in ("env", "file", "tcp"):
         raise BadInput(
             f"init_method is {config.init_method[:80]!r}: write env://, file:///a/path or "
             "tcp://host:port"
@@ -95,9 +88,9 @@ def _check_workers(config: Config) -> None:
         )
 
 
-def _divisor(rows: int, wanted: int) -> str:
+def _nearest(rows: int, wanted: int, times: int = 1) -> str:
     number = nearest_divisor(rows, wanted)
-    return f"the nearest that does is {number}" if number else "choose one that does"
+    return f"the nearest that does is {number * times}" if number else "choose one that does"
 
 
 def nearest_divisor(rows: int, wanted: int) -> int | None:

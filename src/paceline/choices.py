@@ -23,13 +23,12 @@ WORTH_COMPILING_SECONDS = 120.0
 
 def choose(config: Config, network: NetworkSpec, topology: Topology) -> Choices:
     """Threads, compiling and device for this machine."""
-    large = network.large
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device is 'cuda', and torch sees no GPU here; write --device cpu or auto")
     gpu = config.device != "cpu" and torch.cuda.is_available()
     if config.precision == "bf16":
         missing = bf16_missing(gpu)
-        if missing is None and not large:  # whose actor computes in float32
+        if missing is None and not network.large:  # whose actor computes in float32
             missing = (
                 "this policy has neither convolutions nor an encoder of your own to gain by it"
             )
@@ -42,7 +41,10 @@ def choose(config: Config, network: NetworkSpec, topology: Topology) -> Choices:
             raise BadInput(f"compile is 'on', but {missing}; write --compile off or auto")
         log.info("the minibatch step is not compiled: %s", missing)
         compiled = False
-    threads = config.threads or (_threads_for_images(config, topology) if large else 1)
+    threads = config.threads or 1
+    if network.large and not config.threads:  # all CPUs that no stream of workers keeps busy
+        busy = config.workers if config.entry("sampler").runs_ahead else 0
+        threads = max(1, available_cpus() // topology.local_size - busy)
     return Choices(threads, compiled, "cuda" if gpu else "cpu")
 
 
@@ -55,54 +57,37 @@ def bf16_missing(gpu: bool) -> str | None:
     return "this CPU has no instructions for it (none of avx512_bf16, amx_bf16, bf16)"
 
 
-def _threads_for_images(config: Config, topology: Topology) -> int:
-    """All CPUs, but for those that a stream of workers keeps busy meanwhile."""
-    busy = config.workers if config.entry("sampler").runs_ahead else 0
-    return max(1, available_cpus() // topology.local_size - busy)
-
-
 def warn_of_crowding(config: Config, threads: int, topology: Topology) -> None:
     """More processes at work than CPUs take turns, and each waits for the others'."""
     cpus, workers, ranks = available_cpus(), config.workers, topology.local_learners
     if threads > cpus:
-        log.warning(
-            "%d threads of the learner on %d CPUs wait for each other, which can cost several "
-            "times what one thread takes; write --threads %d or less",
-            threads,
-            cpus,
-            cpus,
+        warning = (
+            f"{threads} threads of the learner on {cpus} CPUs wait for each other, which can cost "
+            f"several times what one thread takes; write --threads {cpus} or less"
         )
     elif ranks > 1 and ranks * max(1, workers, threads) > cpus:
-        log.warning(
-            "%d learners%s on %d CPUs take turns, and no more is learnt than by %d",
-            ranks,
-            f" with {workers} workers each" if workers else "",
-            cpus,
-            cpus,
-        )
+        each = f" with {workers} workers each" if workers else ""
+        crowd = f"{ranks} learners{each} on {cpus} CPUs"
+        warning = f"{crowd} take turns, and no more is learnt than by {cpus}"
     elif workers > cpus or (config.entry("sampler").runs_ahead and 1 < threads > cpus - workers):
-        log.warning(
-            "%d workers and %d threads of the learner on %d CPUs take turns: no more is sampled "
-            "than by %d, and every turn costs time and memory; --num-workers auto fits",
-            workers,
-            threads,
-            cpus,
-            cpus,
+        warning = (
+            f"{workers} workers and {threads} threads of the learner on {cpus} CPUs take turns: no "
+            f"more is sampled than by {cpus}, and every turn costs time and memory; --num-workers "
+            "auto fits"
         )
+    else:
+        return
+    log.warning("%s", warning)
 
 
 def _pays(config: Config) -> bool:
     """Whether the budget is long enough for compiling to be worth its time."""
     per_iteration = config.epochs * config.minibatch_count
     rows = config.learners * config.columns * config.rollout_steps
-    limits = []
-    if config.total_steps:
-        limits.append(config.total_steps / rows * per_iteration >= WORTH_COMPILING)
-    if config.total_iters:
-        limits.append(config.total_iters * per_iteration >= WORTH_COMPILING)
-    if config.duration:
-        limits.append(seconds(config.duration) >= WORTH_COMPILING_SECONDS)
-    return all(limits)
+    if config.duration and seconds(config.duration) < WORTH_COMPILING_SECONDS:
+        return False
+    iterations = (config.total_iters, config.total_steps and config.total_steps / rows)
+    return all(number * per_iteration >= WORTH_COMPILING for number in iterations if number)
 
 
 def cpus_of(config: Config, threads: int, topology: Topology) -> tuple[list[int], list[list[int]]]:
@@ -111,12 +96,12 @@ def cpus_of(config: Config, threads: int, topology: Topology) -> tuple[list[int]
         return [], [[]] * config.workers
     if not hasattr(os, "sched_getaffinity"):
         raise BadInput("pin is on, and this system has no way to bind a process to a CPU")
-    here, count = topology.local_learner, topology.local_learners
-    if here is None:
-        return [], []  # it only watches
+    if not topology.learns:
+        return [], []
+    here, count = topology.local_rank - topology.watcher, topology.local_learners
     cpus = sorted(affinity())
     # Workers in step with the learner rest while it learns, and share its CPUs.
     cpus = [cpu for n, cpu in enumerate(cpus) if n % count == here % count] or cpus
     learner = cpus[-threads:]
-    free = cpus[: -len(learner)] if config.entry("sampler").runs_ahead else cpus
-    return learner, [[(free or cpus)[n % len(free or cpus)]] for n in range(config.workers)]
+    free = (config.entry("sampler").runs_ahead and cpus[: -len(learner)]) or cpus
+    return learner, [[free[n % len(free)]] for n in range(config.workers)]

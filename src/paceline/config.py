@@ -9,19 +9,17 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator, ConfigDict
 
-from .registry import ENTRIES, by_name, entry, name_of, section_of
+from .registry import ENTRIES, as_dicts, by_name, entry, name_of, section_of
 
 ENCODERS = ("mlp", "small", "nature", "impala")
 """That have a name of their own."""
-LONGEST = 10 * 365 * 24 * 3600
-"""Seconds."""
 
 
 def parse_steps(value: Any) -> Any:
@@ -39,7 +37,7 @@ def parse_duration(value: Any) -> Any:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value).strip())
     if match is None:
         raise ValueError(f"should carry a unit: write {value}s, {value}m or 0.5h")
-    if not 0 < seconds(match[0]) < LONGEST:
+    if not 0 < seconds(match[0]) < 10 * 365 * 24 * 3600:
         raise ValueError("should be longer than nothing and shorter than ten years, such as 90s")
     return match[0]
 
@@ -68,13 +66,13 @@ def _mapping(value: Any) -> Any:
 
 def _processes(value: Any) -> Any:
     """`auto`: as many as there are CPUs to run them."""
-    if value != "auto":
-        if isinstance(value, str) and not value.strip().isdigit():
-            raise ValueError("should be a whole number, such as 2, or auto")
-        return value
-    from .machine import available_cpus
+    if value == "auto":
+        from .machine import available_cpus
 
-    return available_cpus()
+        return available_cpus()
+    if isinstance(value, str) and not value.strip().isdigit():
+        raise ValueError("should be a whole number, such as 2, or auto")
+    return value
 
 
 def _or_none(value: Any) -> Any:
@@ -128,8 +126,6 @@ class EnvConfig:
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A training run, as `paceline.Config(...)` resolves it."""
-
-    __pydantic_config__ = STRICT
 
     algo: Annotated[Own, _one_of(*ENTRIES["algo"])] = "ppo"
     """what is optimised; also a3c (a2c by learners that wait for nobody), ddppo (ppo with ranks)"""
@@ -366,11 +362,8 @@ class Config:
         """Plain data that `Config(**…)` turns into the same run again."""
         plain = {one.name: getattr(self, one.name) for one in option_fields()}
         plain |= {"preset": "none", "env_id": self.env_name, **self.options}
-        for name, value in plain.items():
-            if is_dataclass(value) and not isinstance(value, type):
-                plain[name] = dataclasses.asdict(value)
-            elif callable(value):
-                plain[name] = name_of(value)
+        for name, value in as_dicts(plain).items():
+            plain[name] = name_of(value) if callable(value) else value
         return json.loads(json.dumps(plain))
 
 
@@ -385,18 +378,6 @@ ALIASES: dict[str, dict[str, Any]] = {
 }
 """Names for ways of running an algorithm, which are resolved when a configuration is read."""
 BUDGETS = ("total_steps", "total_iters", "duration")
-DEFAULT_BUDGET = 1_000_000
-
-
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `under`, section by section."""
-    out = dict(under)
-    for key, value in over.items():
-        below = out.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping) and key != "kwargs":
-            value = merged(below, value)
-        out[key] = value
-    return out
 
 
 def presets(algo: str) -> dict[str, Path]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import runpy
 import tomllib
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,29 @@ import yaml
 from .config import Config
 from .errors import BadInput
 from .files import open_plain
-from .registry import ENTRIES, by_name, section_of
+from .registry import ENTRIES, as_dicts, by_name, is_options, section_of
 
 MOST_VALUES = 10_000
 MOST_BYTES = 64_000
 """Of what a configuration may hold."""
+
+
+class _Yaml(yaml.SafeLoader):
+    """Plain data only; and keys that are merged can't multiply without end."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_VALUES:
+            raise ValueError("its merged keys hold too many values")
+
+
+_yaml = partial(yaml.load, Loader=_Yaml)
+LOADERS: dict[str, Callable[[str], Any]] = {
+    ".yaml": _yaml,
+    ".yml": _yaml,
+    ".json": json.loads,
+    ".toml": tomllib.loads,
+}
 
 
 def load_file(path: str | Path) -> dict[str, Any]:
@@ -29,18 +46,12 @@ def load_file(path: str | Path) -> dict[str, Any]:
     A `.py` file is executed, so only a path that the user typed may lead here.
     """
     path = Path(path)
-    loaders: dict[str, Callable[[str], Any]] = {
-        ".yaml": _yaml,
-        ".yml": _yaml,
-        ".json": json.loads,
-        ".toml": tomllib.loads,
-    }
-    if path.suffix not in (*loaders, ".py"):
+    if path.suffix not in (*LOADERS, ".py"):
         raise BadInput(f"{path}: a configuration is a .yaml, .json, .toml or .py file")
     try:
         if path.suffix == ".py":
             return _from_python(path)
-        values = loaders[path.suffix](_text(path))
+        values = LOADERS[path.suffix](_text(path))
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file") from None
     except OSError as error:
@@ -54,33 +65,28 @@ def load_file(path: str | Path) -> dict[str, Any]:
         raise BadInput(f"{path} can't be read as {path.suffix[1:]}: {cause}") from None
     if values is None:
         return {}
-    try:
-        count = _count(values)
-    except OverflowError:
-        raise BadInput(f"{path}: holds a number too long to be written") from None
-    if count > MOST_VALUES:
-        raise BadInput(f"{path}: holds more than {MOST_VALUES:,} values; is it a configuration?")
+    _check_size(path, values)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise BadInput(f"{path}: should hold names and values, not {str(values)[:60]!r}")
     return values
 
 
-def _count(values: Any, limit: int = MOST_VALUES) -> int:
-    """How many values there are, written out; stops soon after `limit`.
-
-    A few lines of YAML can refer to themselves until they mean more than any memory holds.
-    """
+def _check_size(path: Path, values: Any) -> None:
+    """A few lines of YAML can refer to themselves until they mean more than any memory holds."""
     count, left = 0, [values]
-    while left and count <= limit:
+    while left:
         value = left.pop()
         count += 1 + (len(value) // 1000 if isinstance(value, str) else 0)
+        if count > MOST_VALUES:
+            raise BadInput(
+                f"{path}: holds more than {MOST_VALUES:,} values; is it a configuration?"
+            )
         if isinstance(value, int) and value.bit_length() > 1000:
-            raise OverflowError
+            raise BadInput(f"{path}: holds a number too long to be written")
         if isinstance(value, dict):
             left += value.values()
         elif isinstance(value, (list, tuple, set)):
             left += value
-    return count
 
 
 def _from_python(path: Path) -> dict[str, Any]:
@@ -109,30 +115,12 @@ def plain(layer: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(layer)
     for option, registry in ENTRIES.items():
         value = layer.get(option)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if is_options(value):
             out[option] = by_name(type(value), registry)
             out[section_of(option, out[option])] = value
-        elif isinstance(value, type):
+        elif option in layer:
             out[option] = by_name(value, registry)
-    return {
-        key: dataclasses.asdict(value)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type)
-        else value
-        for key, value in out.items()
-    }
-
-
-class _Yaml(yaml.SafeLoader):
-    """Plain data only; and keys that are merged can't multiply without end."""
-
-    def flatten_mapping(self, node: Any) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > MOST_VALUES:
-            raise ValueError("its merged keys hold too many values")
-
-
-def _yaml(text: str) -> Any:
-    return yaml.load(text, _Yaml)
+    return as_dicts(out)
 
 
 def _text(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from .checks import MOST_ROWS, check, nearest_divisor, shared_equally
-from .config import ALIASES, BUDGETS, DEFAULT_BUDGET, STRICT, merged, option_fields, presets
+from .config import ALIASES, BUDGETS, STRICT, EnvConfig, option_fields, presets
 from .config import Config as Resolved
 from .config_files import load_file, plain
 from .errors import BadInput
@@ -30,14 +30,8 @@ SAME_THING = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker")
 """Two ways to say it."""
 PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
 """Options that name a path, and how a file is named where ranks meet."""
-STATISTICS = ("normalize_obs", "normalize_return")
-RELATED = {"babyai": "minigrid"}
-"""Families of environments that share a preset."""
-ALGO = Resolved.algo
 MOST_SENTENCES = 10
 """That are said of a configuration's errors."""
-SEGMENT = 16
-"""Steps of a training segment of a memory, or the nearest number that fits."""
 
 
 def Config(**given: Any) -> Resolved:
@@ -51,15 +45,15 @@ def resolve(*given: Mapping[str, Any]) -> Resolved:
     for layer in given:
         explicit = _over(explicit, plain(layer))
     explicit = _with_absolute_paths(_by_name(explicit))
-    preset = _preset(explicit)
-    values = _over(getattr(entry("algo", explicit.get("algo", ALGO)), "defaults", {}), preset)
+    preset, algorithm = _preset(explicit), entry("algo", explicit.get("algo", Resolved.algo))
+    values = _over(getattr(algorithm, "defaults", {}), preset)
     if any(explicit.get(name) is not None for name in BUDGETS):
         values = {key: value for key, value in values.items() if key not in BUDGETS}
     values = _over(values, explicit)
     if preset and values.get("preset", "auto") == "auto":
         values["preset"] = preset["preset"]
     if all(values.get(name) is None for name in BUDGETS):
-        values["total_steps"] = DEFAULT_BUDGET
+        values["total_steps"] = 1_000_000
     config = _validated(values | _launched(explicit), explicit)
     config = dataclasses.replace(config, **_spread(config, explicit))
     config = dataclasses.replace(config, **_dividing(config, explicit))
@@ -162,7 +156,7 @@ def _dividing(config: Resolved, explicit: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     if config.memory is not None and config.memory_segment is None:
-        found["memory_segment"] = nearest_divisor(config.rollout_steps, SEGMENT) or 1
+        found["memory_segment"] = nearest_divisor(config.rollout_steps, 16) or 1
     if config.minibatches and rows % config.minibatches and explicit.get("minibatches") is None:
         return found | {"minibatches": nearest_divisor(rows, config.minibatches) or 1}
     size = config.batch_size
@@ -174,47 +168,50 @@ def _dividing(config: Resolved, explicit: Mapping[str, Any]) -> dict[str, Any]:
 
 def fitted(config: Resolved, obs: ObservationSpec, act: ActionSpec) -> Resolved:
     """With what suits these spaces filled in, where nothing was tuned for the environment."""
-    if config.preset == "auto":
-        config = _suited(config, obs, act)
+    suits = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
+    if config.preset == "auto" and suits in presets(config.algo_section):
+        config = resolve(asked(config), {"preset": suits})
     if config.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
         return resolve(asked(config), {"preset": config.preset, "normalize_obs": False})
     return config
 
 
-def _suited(config: Resolved, obs: ObservationSpec, act: ActionSpec) -> Resolved:
-    suits = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
-    if suits not in presets(config.algo_section):
-        return config
-    return resolve(asked(config), {"preset": suits})
-
-
 def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`merged`; and of two ways to say the same thing, the later one is meant."""
+    """`over` on top of `under`; of two ways to say the same thing, the later one is meant."""
+    under = dict(under)
     for one, other in (*SAME_THING, *(pair[::-1] for pair in SAME_THING)):
         if over.get(one) is not None and over.get(other) is None:
-            under = {key: value for key, value in under.items() if key != other}
-    return merged(under, over)
+            under.pop(other, None)
+    return _merged(under, over)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Section by section; `kwargs` as a whole."""
+    out = {**under, **over}
+    for key in under.keys() & over.keys() - {"kwargs"}:
+        if isinstance(under[key], Mapping) and isinstance(over[key], Mapping):
+            out[key] = _merged(under[key], over[key])
+    return out
 
 
 def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
-    name, algo = explicit.get("preset", "auto"), str(explicit.get("algo", ALGO))
-    if name == "none":
-        return {}
+    name, algo = explicit.get("preset", "auto"), str(explicit.get("algo", Resolved.algo))
     env_id = explicit.get("env_id", Resolved.env_id) if name == "auto" else name
-    if not isinstance(env_id, str):
+    if name == "none" or not isinstance(env_id, str):
         return {}
     known = presets(algo)
     if found := _tuned(env_id, list(known)):
         values = load_file(known[found]) | {"preset": found}
         sync = entry("sync", explicit.get("sync"))
         if sync is not None and not sync.lockstep:  # whose learners have no statistics in common
-            values = {name: value for name, value in values.items() if name not in STATISTICS}
+            values.pop("normalize_obs", None)
+            values.pop("normalize_return", None)
         return values
     if name == "auto":
         return {}
     raise BadInput(
         f"preset: there is none called {str(name)[:60]!r} for {algo[:60]}; there are auto, none, "
-        f"{', '.join(known)}{_nearest(str(name), list(known))}"
+        f"{', '.join(known)}{nearest(str(name), known)}"
     )
 
 
@@ -227,7 +224,7 @@ def _tuned(env_id: str, known: list[str]) -> str | None:
         if found := _other_version(wanted, known):
             return found
     family = name.partition("-")[0].lower()  # EnvPool's MiniGrid-… are MiniGrid's
-    family = RELATED.get(family, family)
+    family = "minigrid" if family == "babyai" else family
     return next((one for one in (suite, family) if one in known and one not in GENERAL), None)
 
 
@@ -240,18 +237,13 @@ def _other_version(env_id: str, known: list[str]) -> str | None:
 
 def field_names(kinds: Mapping[str, type] | None = None) -> list[str]:
     """Every option by its dotted name, sections included."""
-    named: dict[str, Any] = {one.name: one.default_factory for one in option_fields()}
-    named |= kinds or sections({})
-    names = []
-    for name, kind in named.items():
-        names.append(name)
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            names += [f"{name}.{one.name}" for one in dataclasses.fields(kind)]
-    return names
+    kinds = {"env": EnvConfig, **(kinds or sections({}))}
+    dotted = [f"{name}.{one.name}" for name in kinds for one in dataclasses.fields(kinds[name])]
+    return [*(one.name for one in option_fields()), *kinds, *dotted]
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+def nearest(name: str, known: Iterable[str], likeness: float = 0.5) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -264,7 +256,6 @@ def _sentence(detail: Any, known: list[str]) -> str:
     name = ".".join(place)
     if unknown:
         shown = name[:80] if name.isprintable() and name else repr(name[:80])
-        return f"{shown}: there is no such option{_nearest(name, known)}"
+        return f"{shown}: there is no such option{nearest(name, known)}"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    seen = str(detail["input"])
-    return f"{name} is {seen[:60]!r}: {message}"
+    return f"{name} is {str(detail['input'])[:60]!r}: {message}"

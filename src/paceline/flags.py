@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
-import difflib
 import inspect
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NoReturn, get_type_hints
 
-from .config import Config, option_fields
+from .config import Config, EnvConfig, option_fields
 from .config_files import load_file
+from .configure import nearest
 from .errors import BadInput
 from .registry import ENTRIES, name_of, sections
 
@@ -28,18 +29,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadInput(message)
 
-    def prepare(self, arguments: list[str]) -> None:
-        """Add what depends on the arguments themselves."""
-
     def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         """What was given, and only that, by name; options and other arguments may be `mixed`."""
-        self.prepare(arguments)
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         given, unknown = parse(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.6)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = nearest(flag, self._option_string_actions, 0.6)
             kind = "option" if flag.startswith("-") else "argument"
             raise BadInput(f"{flag}: there is no such {kind}{hint}")
         return vars(given)
@@ -60,10 +56,9 @@ class Field:
 
 def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
     """Every option with its documentation; sections come last."""
-    made = {one.name: one.default_factory for one in option_fields()}
-    named: dict[str, Any] = {name: kind for name, kind in made.items() if isinstance(kind, type)}
-    named |= sections({}) if kinds is None else kinds
-    plain = [field for field in _fields(Config) if field.name in made and field.name not in named]
+    named = {"env": EnvConfig, **(sections({}) if kinds is None else kinds)}
+    names = {one.name for one in option_fields()} - {"env"}
+    plain = [field for field in _fields(Config) if field.name in names]
     return plain + [field for name, kind in named.items() for field in _fields(kind, f"{name}.")]
 
 
@@ -108,7 +103,7 @@ class ConfigParser(Parser):
             raise self._file
         return load_file(path) if self._file is None else self._file
 
-    def prepare(self, arguments: list[str]) -> None:
+    def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         first = Parser(argument_default=argparse.SUPPRESS)
         for name in ("config", *ENTRIES):
             first.add_argument(f"--{name}")
@@ -124,6 +119,7 @@ class ConfigParser(Parser):
         for field in fields_of(sections(chosen)):
             if field.flag not in self._option_string_actions:
                 self.add(field)
+        return super().parse(arguments, mixed)
 
     def add(self, field: Field) -> None:
         if field.is_bool:
@@ -149,10 +145,8 @@ def nested(given: dict[str, Any]) -> dict[str, Any]:
     """{"ppo.clip": 1} → {"ppo": {"clip": 1}}"""
     out: dict[str, Any] = {}
     for name, value in given.items():
-        *sections, last = name.split(".")
-        place = out
-        for section in sections:
-            place = place.setdefault(section, {})
+        section, _, last = name.rpartition(".")
+        place = out.setdefault(section, {}) if section else out
         place[last] = value
     return out
 
@@ -163,15 +157,12 @@ def help_text(config: Config) -> str:
     section = ""
     kinds = {name: type(options) for name, options in config.options.items()}
     for field in fields_of(kinds):
-        value: Any = config
-        for part in field.name.split("."):
-            value = getattr(value, part)
+        value = attrgetter(field.name)(config)
         prefix = field.name.rpartition(".")[0]
         if prefix != section:
             lines.append(f"\n{prefix}:")
             section = prefix
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        lines.append(f"  {field.flag}")
         text = textwrap.fill(f"{field.text} [{shown}]", 88)
-        lines.append(textwrap.indent(text, " " * 6))
+        lines += [f"  {field.flag}", textwrap.indent(text, " " * 6)]
     return "\n".join(lines)

@@ -68,10 +68,8 @@ def _child_of_launcher() -> bool:
 
 def launch_name() -> str | None:
     """What all ranks of one launch have in common, also after a restart; None without one."""
-    if LAUNCH in os.environ:
-        return os.environ[LAUNCH]
-    if not _child_of_launcher():
-        return None
+    if LAUNCH in os.environ or not _child_of_launcher():
+        return os.environ.get(LAUNCH)
     parent = psutil.Process(os.getppid())
     return f"{os.environ['TORCHELASTIC_RUN_ID']} {parent.pid} {parent.create_time():.2f}"
 

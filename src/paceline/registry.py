@@ -38,19 +38,16 @@ SYNCS: Registry = {
     "allreduce": ("paceline.sync.entries:AllreduceSync", "ranks that add up their gradients"),
     "hogwild": ("paceline.sync.entries:HogwildSync", "shared weights without locks: for a3c"),
 }
-
 POOLS: Registry = {
     "processes": ("paceline.samplers.entries:processes", "worker processes on this machine"),
 }
-MEMORIES: Registry = {}
-BONUSES: Registry = {}
 ENTRIES: dict[str, Registry] = {
     "algo": ALGORITHMS,
     "sync": SYNCS,
     "sampler": SAMPLERS,
     "pool": POOLS,
-    "memory": MEMORIES,
-    "bonus": BONUSES,
+    "memory": {},
+    "bonus": {},
 }
 """Options that choose an entry, and from which registry."""
 NEEDS = {
@@ -62,6 +59,19 @@ NEEDS = {
     "bonus": ("__call__",),
 }
 """What an entry has to have."""
+
+
+def is_options(value: Any) -> bool:
+    """Whether it is an instance of a dataclass: a section, or an algorithm with its options."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def as_dicts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With sections that are dataclasses as dicts."""
+    return {
+        name: dataclasses.asdict(value) if is_options(value) else value
+        for name, value in values.items()
+    }
 
 
 def name_of(thing: Any) -> str:

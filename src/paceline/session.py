@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial, wraps
-from itertools import count
 from pathlib import Path
 from typing import Any, ParamSpec
 from weakref import WeakSet
@@ -63,17 +62,32 @@ def train(
     topology = topology_of(config)
     if config.output_dir and topology.writes:
         refuse_to_lose(Path(config.output_dir), config, topology.launch)
+    runs = Path(config.working_directory) / "runs"
     if topology.must_launch:
-        yield from _launch_training(config, topology.size, stopping)
-    else:
-        yield from _train(config, topology, stopping)
+        yield from _launch_training(config, runs, topology.size, stopping)
+        return
+    from .build import make_sync
+    from .running import go_on, start
+
+    asked = asked_at()
+    with closing(make_sync(config, topology)) as sync:
+        folder = _folder(runs, config, topology) if topology.writes else None
+        # Whether the launcher has started its ranks again, after some of them had gone.
+        again = folder and begun_by_this_launch(folder, topology.launch)
+        going_on = str(folder) if folder and again and (folder / CONFIG).exists() else None
+        if begun := sync.gather(going_on)[0]:
+            resumed = Path(begun), _own_words(config)
+            yield from go_on(*resumed, *resumed_config(*resumed), sync, topology, stopping, asked)
+        else:
+            new_folder = partial(_new_folder, runs)
+            yield from start(config, folder, new_folder, sync, topology, stopping, asked)
 
 
 def _launch_training(
-    config: Config, processes: int, stopping: Callable[[], bool]
+    config: Config, runs: Path, processes: int, stopping: Callable[[], bool]
 ) -> Iterator[Report]:
     """Start the ranks of a run, in a folder that they all know."""
-    made = None if config.output_dir else _new_folder(_runs(config), config)
+    made = None if config.output_dir else _new_folder(runs, config)
     moved = config.at(str(made)) if made else config
     try:
         yield from launch(job("train", moved, config.env_id), config, processes, stopping)
@@ -81,23 +95,6 @@ def _launch_training(
         if made:
             with suppress(OSError):  # it is not empty once there is a run in it
                 made.rmdir()
-
-
-def _train(config: Config, topology: Topology, stopping: Callable[[], bool]) -> Iterator[Report]:
-    """Train as the only process of a run, or as one of its ranks."""
-    from .build import make_sync
-    from .running import go_on, start
-
-    asked, runs = asked_at(), _runs(config)
-    with closing(make_sync(config, topology)) as sync:
-        folder = _folder(runs, config, topology) if topology.writes else None
-        going_on = folder if _to_be_continued(folder, topology) else None
-        if begun := sync.gather(going_on and str(going_on))[0]:
-            resumed = Path(begun), _own_words(config)
-            yield from go_on(*resumed, *resumed_config(*resumed), sync, topology, stopping, asked)
-        else:
-            new_folder = partial(_new_folder, runs)
-            yield from start(config, folder, new_folder, sync, topology, stopping, asked)
 
 
 @_ended_with_script
@@ -124,14 +121,9 @@ def resume(
 
 def _own_words(config: Config) -> dict[str, Any]:
     """Of its user's configuration, what a run directory is not trusted with."""
-    values = {name: getattr(config, name) for name in OBJECTS}
-    objects = {name: value for name, value in values.items() if callable(value)}
-    outward = {name: getattr(config, name) for name in ("log_jsonl", "init_method", "init_from")}
-    return objects | {name: value for name, value in outward.items() if value}
-
-
-def _runs(config: Config) -> Path:
-    return Path(config.working_directory) / "runs"
+    objects = [name for name in OBJECTS if callable(getattr(config, name))]
+    outward = [n for n in ("log_jsonl", "init_method", "init_from") if getattr(config, n)]
+    return {name: getattr(config, name) for name in (*objects, *outward)}
 
 
 def _folder(runs: Path, config: Config, topology: Topology) -> Path | None:
@@ -143,13 +135,6 @@ def _folder(runs: Path, config: Config, topology: Topology) -> Path | None:
     return runs / f"{_stem(config)}-{zlib.crc32(topology.launch.encode()):08x}"
 
 
-def _to_be_continued(folder: Path | None, topology: Topology) -> bool:
-    """Whether a launcher has started its ranks again, after some of them had gone."""
-    if folder is None or not begun_by_this_launch(folder, topology.launch):
-        return False
-    return (folder / CONFIG).exists()
-
-
 def _stem(config: Config) -> str:
     name = config.env_name.replace(":", "-").replace("/", "-")
     return f"{name}-{config.algo_name}"
@@ -157,14 +142,13 @@ def _stem(config: Config) -> str:
 
 def _new_folder(runs: Path, config: Config) -> Path:
     """A directory of its own under runs/, also for two runs of the same second."""
-    stem = f"{_stem(config)}-{datetime.now():%Y%m%d-%H%M%S}"
-    for number in count(1):
+    stem, number = f"{_stem(config)}-{datetime.now():%Y%m%d-%H%M%S}", 1
+    while True:
         folder = runs / (stem if number == 1 else f"{stem}-{number}")
         try:
             folder.mkdir(parents=True)
+            return folder
         except FileExistsError:
-            continue
+            number += 1
         except OSError as error:
             raise BadInput(f"{shown(folder)} can't be made: {error.strerror}") from None
-        return folder
-    raise AssertionError

@@ -62,11 +62,6 @@ class Topology:
         return self.rank == 0
 
     @property
-    def local_learner(self) -> int | None:
-        """Which of this host's learners this is."""
-        return self.local_rank - self.watcher if self.learns else None
-
-    @property
     def local_learners(self) -> int:
         return min(self.learners, self.local_size)
 

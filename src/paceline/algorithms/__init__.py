@@ -7,9 +7,10 @@ It knows nothing of samplers and processes, and imports no torch: tensors bring 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from ..batch import Prediction, Rows, Signals, Targets
+from ..returns import gae
 from ..rollout import Array
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 Losses = tuple["Tensor", list["Tensor"]]
 """The loss [R] of each row, and its metrics [R]."""
+Normalized = Literal["rollout", "minibatch", "none"]
+"""Over which rows advantages get mean 0 and deviation 1."""
 
 
 class Algorithm(Protocol):
@@ -29,7 +32,7 @@ class Algorithm(Protocol):
         """Names of what `loss` returns beside the loss itself."""
 
     @property
-    def normalize_advantage(self) -> Literal["rollout", "minibatch", "none"]: ...
+    def normalize_advantage(self) -> Normalized: ...
 
     @property
     def stop_above(self) -> Mapping[str, float]:
@@ -45,3 +48,50 @@ class Algorithm(Protocol):
 
     def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
         """Of each row; `remaining` falls from 1 to 0 over a run."""
+
+
+def gae_targets(signals: Signals, value: Array, lam: float) -> Targets:
+    """returns = advantage + the value it was measured against, so TD(λ)."""
+    each = signals.reward, signals.discount, signals.trace
+    advantage = gae(*each, value, signals.lam(lam))
+    return Targets(signals.weighted(advantage), advantage + value[:-1])
+
+
+def value_error(value: Tensor, rows: Rows, clip: float | None = None) -> Tensor:
+    """½·(V − return)², summed over heads; with `clip` the worse of it and its clipped form."""
+    error = (value - rows.returns).square()
+    if clip is not None:
+        clipped = rows.value + (value - rows.value).clamp(-clip, clip)
+        error = error.maximum((clipped - rows.returns).square())
+    return 0.5 * error.sum(-1)
+
+
+def advantages(rows: Rows, normalized: Normalized) -> Tensor:
+    """Of a minibatch: as they are, or with mean 0 and deviation 1 over the rows that count.
+
+    A single one, which is its own mean, stays as it is: 0 would teach nothing.
+    """
+    if normalized != "minibatch":
+        return rows.advantage
+    count = rows.weight.sum().clamp(min=1.0)
+    centered = rows.advantage - (rows.advantage * rows.weight).sum() / count
+    deviation = ((centered.square() * rows.weight).sum() / count).sqrt()
+    return (centered / (deviation + 1e-8)).where(count > 1, rows.advantage)
+
+
+class PolicyGradient:
+    """A2C and IMPALA but for their targets."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss", "entropy")
+    stop_above: ClassVar[Mapping[str, float]] = {}
+
+    entropy_coef: float
+    vf_coef: float
+    normalize_advantage: Normalized
+
+    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
+        """−log π(a|s)·Â, and the value's error (Mnih 2016, §4; Espeholt 2018, §4.2)."""
+        policy = -prediction.logp * advantages(rows, self.normalize_advantage)
+        value, entropy = value_error(prediction.value, rows), prediction.entropy
+        loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)
+        return loss, [policy, value, entropy]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Le
 
 from ..batch import Signals, Targets
 from ..errors import BadInput
 from ..rollout import Array
-from .advantage import PolicyGradient, gae_targets
+from . import Normalized, PolicyGradient, gae_targets
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -27,6 +27,7 @@ class A2C(PolicyGradient):
         "optimizer": "rmsprop",
         "log_every": 100,
     }
+    needs_log_ratio: ClassVar[bool] = False
 
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
     """λ of generalised advantage estimation; 1 gives n-step returns"""
@@ -34,12 +35,8 @@ class A2C(PolicyGradient):
     """weight of the entropy bonus"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """weight of the value loss, which is itself half the mean squared error"""
-    normalize_advantage: Literal["rollout", "minibatch", "none"] = "none"
+    normalize_advantage: Normalized = "none"
     """over which rows advantages get mean 0 and deviation 1"""
-
-    @property
-    def needs_log_ratio(self) -> bool:
-        return False
 
     def refuse(self, config: Config) -> None:
         if (config.epochs, config.minibatch_count) != (1, 1):

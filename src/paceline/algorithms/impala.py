@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
@@ -12,7 +12,7 @@ from ..batch import Signals, Targets
 from ..errors import BadInput
 from ..returns import vtrace
 from ..rollout import Array
-from .advantage import PolicyGradient
+from . import Normalized, PolicyGradient
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -28,6 +28,7 @@ class IMPALA(PolicyGradient):
         "optimizer": "rmsprop",
         "log_every": 20,
     }
+    needs_log_ratio: ClassVar[bool] = True
 
     rho_bar: Annotated[float, Gt(0)] = 1.0
     """ρ̄: a step's own correction, the ratio of both policies, is cut off here"""
@@ -41,12 +42,8 @@ class IMPALA(PolicyGradient):
     """weight of the entropy bonus"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """weight of the value loss, which is itself half the mean squared error"""
-    normalize_advantage: Literal["rollout", "minibatch", "none"] = "none"
+    normalize_advantage: Normalized = "none"
     """over which rows advantages get mean 0 and deviation 1"""
-
-    @property
-    def needs_log_ratio(self) -> bool:
-        return True
 
     def refuse(self, config: Config) -> None:
         if config.epochs != 1:
@@ -64,15 +61,7 @@ class IMPALA(PolicyGradient):
     def targets(self, signals: Signals, value: Array) -> Targets:
         """The advantage carries its ρ; with the policy's own rollouts these are n-step returns."""
         log_ratio = signals.log_ratio if self.correction else 0.0 * signals.log_ratio
-        returns, advantage = vtrace(
-            signals.reward,
-            signals.discount,
-            signals.trace,
-            value,
-            log_ratio,
-            self.rho_bar,
-            self.c_bar,
-            signals.lam(self.vtrace_lambda),
-            signals.idle,
-        )
+        each = signals.reward, signals.discount, signals.trace
+        lam, idle = signals.lam(self.vtrace_lambda), signals.idle
+        returns, advantage = vtrace(*each, value, log_ratio, self.rho_bar, self.c_bar, lam, idle)
         return Targets(signals.weighted(advantage), returns)

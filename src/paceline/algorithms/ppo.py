@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
 from ..batch import Prediction, Rows, Signals, Targets
 from ..rollout import Array
-from .advantage import gae_targets, standardized, value_error
-
-if TYPE_CHECKING:
-    from . import Losses
+from . import Losses, Normalized, PolicyGradient, advantages, gae_targets, value_error
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPO:
     defaults: ClassVar[Mapping[str, Any]] = {"minibatches": 4}
+    metrics: ClassVar[tuple[str, ...]] = (*PolicyGradient.metrics, "approx_kl", "clip_frac")
+    needs_log_ratio: ClassVar[bool] = False
 
     clip: Annotated[float, Gt(0), Le(1)] = 0.2
     """how far the probability ratio may move from 1 before its gain stops counting"""
@@ -34,30 +33,21 @@ class PPO:
     """let `entropy_coef` fall linearly to 0 over the run: explore first, decide in the end"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """weight of the value loss, which is itself half the mean squared error"""
-    normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
+    normalize_advantage: Normalized = "rollout"
     """over which rows advantages get mean 0 and deviation 1"""
     target_kl: Annotated[float, Gt(0)] | None = None
     """end a rollout's epochs once the policy has moved 1.5 times this far"""
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        return ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac")
-
-    @property
     def stop_above(self) -> Mapping[str, float]:
         return {} if self.target_kl is None else {"approx_kl": 1.5 * self.target_kl}
-
-    @property
-    def needs_log_ratio(self) -> bool:
-        return False
 
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 
     def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
         """−min(ρ·Â, clip(ρ)·Â) (Schulman 2017, eq. 7); KL is k3 = (ρ − 1) − log ρ ≥ 0."""
-        minibatch = self.normalize_advantage == "minibatch"
-        cost = -(standardized(rows) if minibatch else rows.advantage)
+        cost = -advantages(rows, self.normalize_advantage)
         clip = self.clip * remaining if self.anneal_clip else self.clip
         log_ratio = prediction.logp - rows.logp
         ratio = log_ratio.exp()

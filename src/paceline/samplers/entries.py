@@ -6,7 +6,7 @@ Light, so that a configuration can be read and refused without what a run needs.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import BadInput
 
@@ -23,23 +23,13 @@ def processes(spec: PoolSpec) -> WorkerPool:
     return start_workers(spec)
 
 
-class SamplerEntry(Protocol):
-    runs_ahead: ClassVar[bool]
+class SerialSampler:
+    runs_ahead: ClassVar[bool] = False
     """whether it samples while the learner learns, and so with older weights"""
 
     @staticmethod
     def refuse(config: Config) -> None:
         """Raise BadInput for a configuration that it can't serve."""
-
-    @staticmethod
-    def make(spec: PoolSpec, config: Config) -> Sampler: ...
-
-
-class SerialSampler:
-    runs_ahead: ClassVar[bool] = False
-
-    @staticmethod
-    def refuse(config: Config) -> None:
         if config.workers:
             raise BadInput(
                 f"sampler is 'serial', which has no workers, and num_workers is {config.workers}"
@@ -65,7 +55,11 @@ class WorkersSampler:
 
     @staticmethod
     def refuse(config: Config) -> None:
-        _refuse_without_workers(config)
+        if not config.workers:
+            raise BadInput(
+                f"sampler is {config.sampling!r}, which needs workers; write --num-workers 2, or "
+                "auto"
+            )
 
     @staticmethod
     def make(spec: PoolSpec, config: Config) -> Sampler:
@@ -79,7 +73,7 @@ class StreamSampler:
 
     @staticmethod
     def refuse(config: Config) -> None:
-        _refuse_without_workers(config)
+        WorkersSampler.refuse(config)
         if not config.algorithm.needs_log_ratio:
             raise BadInput(
                 f"sampler is 'stream', whose rollouts are made by older weights than those that "
@@ -93,10 +87,3 @@ class StreamSampler:
 
         pool = config.entry("pool")(replace(spec, slots_per_worker=SLOTS))
         return Stream(pool, config.max_lag)
-
-
-def _refuse_without_workers(config: Config) -> None:
-    if not config.workers:
-        raise BadInput(
-            f"sampler is {config.sampling!r}, which needs workers; write --num-workers 2, or auto"
-        )

@@ -5,7 +5,7 @@ Light, so that a configuration can be read and refused without torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import BadInput
 
@@ -16,29 +16,18 @@ if TYPE_CHECKING:
     from .meeting import Meeting
 
 
-class SyncEntry(Protocol):
-    counted_by: ClassVar[str]
+class SyncEntry:
+    """One may also have `refuse(config)`, which raises BadInput for what it can't serve."""
+
+    counted_by: ClassVar[str] = "ranks"
     """the option that says how many learners there are"""
-    watcher: ClassVar[bool]
+    watcher: ClassVar[bool] = False
     """whether rank 0 learns nothing, and only watches the learners"""
-    lockstep: ClassVar[bool]
+    lockstep: ClassVar[bool] = True
     """whether learners make every update together, and so agree on statistics"""
 
-    @staticmethod
-    def refuse(config: Config) -> None:
-        """Raise BadInput for a configuration that it can't serve."""
 
-    @staticmethod
-    def make(meeting: Meeting, timeout: float, config: Config, topology: Topology) -> Sync: ...
-
-
-class _Ranks:
-    counted_by: ClassVar[str] = "ranks"
-    watcher: ClassVar[bool] = False
-    lockstep: ClassVar[bool] = True
-
-
-class LocalSync(_Ranks):
+class LocalSync(SyncEntry):
     """With one process there is nobody to meet: nothing to make."""
 
     @staticmethod
@@ -49,7 +38,7 @@ class LocalSync(_Ranks):
             )
 
 
-class AllreduceSync(_Ranks):
+class AllreduceSync(SyncEntry):
     @staticmethod
     def make(meeting: Meeting, timeout: float, config: Config, topology: Topology) -> Sync:
         import torch
@@ -69,12 +58,12 @@ class AllreduceSync(_Ranks):
         return Allreduce(meeting, config.backend, device, timeout, crowded)
 
 
-class HogwildSync:
+class HogwildSync(SyncEntry):
     """Learners that share weights without a lock take one small step at a time."""
 
-    counted_by: ClassVar[str] = "num_workers"
-    watcher: ClassVar[bool] = True
-    lockstep: ClassVar[bool] = False
+    counted_by = "num_workers"
+    watcher = True
+    lockstep = False
 
     @staticmethod
     def refuse(config: Config) -> None:
