@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from typing import Any
 
 import cloudpickle
@@ -30,3 +32,9 @@ def received(pickled: bytes, otherwise: str) -> Any:
             f"this environment or network can't be read by other processes ({error}); give it as "
             f"module:Name of a module that they can import, or {otherwise}"
         ) from None
+
+
+def limit_waiting(connection: socket.socket, receiving: int, sending: int) -> None:
+    """Seconds after which a message that was begun and not finished, or is not taken, ends it."""
+    for option, seconds in ((socket.SO_RCVTIMEO, receiving), (socket.SO_SNDTIMEO, sending)):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from typing import NoReturn
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -26,6 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..launcher import LAUNCH
+from ..machine import python_command
 
 RESTARTS = 10**6
 """Whoever launched this counts those in a row."""
@@ -91,14 +91,12 @@ def main(processes: int) -> NoReturn:
         logs_specs=NoFiles(),
         shutdown_timeout=SECONDS,
     )
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    code = (
-        f"import sys; sys.path[:] = {path!r}; "
+    command = python_command(
         f"from paceline.machine import end_with; end_with({os.getpid()}, at_once=True); "
         f"from paceline.ranks.rank import main; main({os.getpid()})"
     )
     try:
-        elastic_launch(launch, sys.executable)("-c", code)
+        elastic_launch(launch, command[0])(*command[1:])
     except (SignalException, ChildFailedError):
         os._exit(1)
     os._exit(0)

@@ -31,7 +31,7 @@ from ..envs.gym import registered
 from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
 from ..files import shown
 from ..launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
-from ..machine import THREAD_VARIABLES, nameless_file, oom_kills
+from ..machine import THREAD_VARIABLES, nameless_file, oom_kills, python_command
 from ..metrics import Report
 from ..sending import by_value
 from .channel import Channel, Listener
@@ -72,7 +72,7 @@ def job(what: str, subject: Config | str, env_id: Any, /, **changes: Any) -> Job
     return Job(what, subject, changes, registered(env_id), sys.argv, asked_at())
 
 
-# What a rank says.
+# What a rank says; or a `PacelineError`: the run can't go on, however often it is started again.
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,6 @@ class Lost:
 @dataclass(frozen=True)
 class Ended:
     """Its part of the run is done, or was stopped where all agreed to."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The run can't go on, however often it is started again."""
-
-    error: PacelineError
 
 
 STOP = "stop"
@@ -177,8 +170,8 @@ class Ranks:
                     case Lost():
                         self._lost = self._lost or f"{message.text}{self._memory_told()}"
                         self._end(message.hangs)
-                    case Failed(error):
-                        raise error
+                    case PacelineError():
+                        raise message
                     case Ended():
                         self._hang_up(channel)
         if self._agent.returncode:
@@ -297,19 +290,17 @@ def _meeting_place(stack: ExitStack) -> str:
     return f"file://{folder}/meeting"
 
 
-def _foreign(name: str) -> bool:
-    return name in FOREIGN or name.startswith(FAMILIES)
-
-
 def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process that starts this many ranks, and starts all of them again when one goes."""
-    path = [entry for entry in sys.path if isinstance(entry, str)]
     code = (
-        f"import sys; sys.path[:] = {path!r}; "
         f"from paceline.machine import end_with; end_with({os.getpid()}); "
         f"from paceline.ranks.agent import main; main({processes})"
     )
-    kept = {k: v for k, v in os.environ.items() if not _foreign(k)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in FOREIGN and not name.startswith(FAMILIES)
+    }
     ours = {
         **dict.fromkeys(THREAD_VARIABLES, "1"),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -317,7 +308,7 @@ def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
         "NCCL_SOCKET_IFNAME": LOOPBACK,
     }
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        python_command(code),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         env=kept | ours | told,

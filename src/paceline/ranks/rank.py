@@ -19,7 +19,7 @@ from ..machine import CACHE, compiled_cache
 from ..sending import received
 from ..stopping import handling
 from .channel import Channel, connect
-from .launch import ALONE, STOP, Ended, Failed, Hello, Job, Lost, Said
+from .launch import ALONE, STOP, Ended, Hello, Job, Lost, Said
 
 START_AGAIN = 1
 """Exit code at which the agent starts all ranks again, as it does when one is killed."""
@@ -67,15 +67,15 @@ class Line:
             self.send(Lost(str(error), error.hangs))
             return START_AGAIN
         except (StoppedEarly, BadInput) as error:
-            self.send(Failed(error))
+            self.send(error)
         except PacelineError as error:
             error.args = (f"rank {rank}: {error}" if rank else str(error),)
-            self.send(Failed(error))
+            self.send(error)
         except BaseException as error:
             traceback.print_exc()
             # Signals are handled: a KeyboardInterrupt, say, is an environment's own.
             kind = PacelineError if isinstance(error, Exception) else EnvironmentFailed
-            self.send(Failed(kind(f"rank {rank} broke: {type(error).__name__}: {error}")))
+            self.send(kind(f"rank {rank} broke: {type(error).__name__}: {error}"))
             return START_AGAIN
         else:
             self.send(Ended())
@@ -93,7 +93,7 @@ class Line:
                     break
 
     def send(self, message: Any) -> None:
-        self._over |= isinstance(message, Ended | Failed)
+        self._over |= isinstance(message, Ended | PacelineError)
         self._outbox.put(message)
 
     def _speak(self) -> None:
