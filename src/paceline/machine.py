@@ -310,7 +310,7 @@ class Usage:
         self._above: list[psutil.Process] = []
         with suppress(psutil.Error):
             self._above = psutil.Process().parents()[:launchers]
-        self._cpu_seconds = self._total(self._cpu)
+        self._cpu_seconds = self._cpu()
         self._values: tuple[float, float | None] | None = None
 
     def read(self) -> tuple[float, float | None]:
@@ -320,7 +320,7 @@ class Usage:
         if self._values is None or since > self._rest(self._values[1]):
             busy = None
             if since > TOO_SHORT:
-                cpu = self._total(self._cpu)
+                cpu = self._cpu()
                 busy = round(100 * max(0.0, cpu - self._cpu_seconds) / since, 1)
                 self._read_at, self._cpu_seconds = now, cpu
             self._values = (round(self._total(memory_mb), 1), busy)
@@ -341,12 +341,13 @@ class Usage:
                     total += measured(process)
         return total
 
-    def _cpu(self, process: psutil.Process) -> float:
+    def _cpu(self) -> float:
         """Seconds, with those of children that have ended, or what they did would seem undone."""
-        times = process.cpu_times()
-        own: float = times.user + times.system
-        ended = 0.0 if process in self._above else times.children_user + times.children_system
-        return own + ended
+
+        def seconds(process: psutil.Process) -> float:
+            return float(sum(process.cpu_times()[: 2 if process in self._above else 4]))
+
+        return self._total(seconds)
 
 
 def memory_mb(process: psutil.Process) -> float:

@@ -51,8 +51,8 @@ class Hogwild:
             )
         self.rank, self._ranks, self._meeting = meeting.rank, meeting.size, meeting
         everyone = list(range(meeting.size))
-        crowded = True  # they seldom wait for each other, and then for long
-        self._segment = Segment(meeting, everyone, timeout, crowded, ARENA)
+        # Crowded: they seldom wait for each other, and then for long.
+        self._segment = Segment(meeting, everyone, timeout, crowded=True, arena=ARENA)
         self._group = Shared(self._segment)
         self.heartbeat: Heartbeat = self._segment.heartbeat
         self._taken, self._looked = 0, time.monotonic()

@@ -94,31 +94,19 @@ def _hosted(init_method: str, size: int, patience: timedelta) -> Store | None:
     if not host or not port:
         return None
     try:
-        listening = _listening(host, port)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise
         log.warning(
             "rank 0 can't listen at %s alone (%s) and does so at every address of this host",
             host,
-            error.strerror,
+            (error.strerror or "").partition(" (while")[0],
         )
         return None
     with listening:
         return TCPStore(host, port, size, True, patience, master_listen_fd=listening.detach())
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen()
-    except OSError:
-        found.close()
-        raise
-    return found
 
 
 def this_host() -> str:

@@ -20,7 +20,7 @@ from ..rollout import Array
 from . import futex
 from .beat import TICK
 from .meeting import Meeting
-from .watch import Sign, Watch
+from .watch import Watch
 
 WORDS = 8
 """Of a rank's line, which fills a cache line: [turn posted, bytes of an even turn, of an odd one,
@@ -46,7 +46,7 @@ class Segment:
         meeting: Meeting,
         ranks: list[int],
         timeout: float,
-        crowded: bool = False,
+        crowded: bool,
         arena: int = 0,
     ) -> None:
         self._ranks, self._place = ranks, ranks.index(meeting.rank)
@@ -76,7 +76,7 @@ class Segment:
         self._spins = 0 if crowded else _spins()
         self.watch = Watch(meeting, self.sign, timeout)
 
-    def sign(self, rank: int) -> Sign:
+    def sign(self, rank: int) -> bytes:
         """What changes while a rank is at work."""
         line = WORDS * self._ranks.index(rank)
         return bytes(self.signs[line : line + WORDS])

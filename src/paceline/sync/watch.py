@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..errors import LostRank
+from ..machine import ready
 from .beat import TICK
 from .meeting import Meeting
-
-UNKNOWN, GONE = -1, -2
-"""Instead of the descriptor of a process."""
-Sign = bytes
-"""Whatever changes while a rank is at work."""
 
 
 class Watch:
     """`sign(rank)` is read now and then; one that stays the same for `timeout` seconds hangs."""
 
-    def __init__(self, meeting: Meeting, sign: Callable[[int], Sign], timeout: float) -> None:
+    def __init__(self, meeting: Meeting, sign: Callable[[int], bytes], timeout: float) -> None:
         self._members, self._sign, self._timeout = meeting.members, sign, timeout
         self._looked = time.monotonic()
-        self._seen: dict[int, Sign] = {}
+        self._seen: dict[int, bytes] = {}
         self._quiet: dict[int, float] = {}
         self._pidfds: dict[int, int] = {}
+        """of ranks on this host, where the system has them; elsewhere their silence has to tell"""
+        self._gone: set[int] = set()
         here = meeting.members[meeting.rank].host
         for member in meeting.members:
             if member.host == here and member.rank != meeting.rank:
-                self._pidfds[member.rank] = _pidfd(member.pid)
+                with suppress(AttributeError, OSError):
+                    try:
+                        self._pidfds[member.rank] = os.pidfd_open(member.pid)
+                    except ProcessLookupError:
+                        self._gone.add(member.rank)
 
     def look(self, awaited: list[int]) -> None:
         """Raise `LostRank` if one of those that are waited for will never come."""
@@ -38,7 +40,7 @@ class Watch:
         passed = min(now - self._looked, 2 * TICK)
         self._looked = now
         # Whoever went first may have been followed by those who missed it: all are named.
-        gone = [str(self._members[n]) for n in awaited if _has_gone(self._pidfds.get(n, UNKNOWN))]
+        gone = [str(self._members[rank]) for rank in awaited if self._has_gone(rank)]
         if gone:
             raise LostRank(f"{', '.join(gone)} {'has' if len(gone) == 1 else 'have'} gone")
         for rank in awaited:
@@ -54,25 +56,11 @@ class Watch:
                 error.hangs = self._members[rank].pid
                 raise error
 
+    def _has_gone(self, rank: int) -> bool:
+        pidfd = self._pidfds.get(rank)
+        return rank in self._gone if pidfd is None else bool(ready([pidfd], 0))
+
     def close(self) -> None:
         for fd in self._pidfds.values():
-            if fd >= 0:
-                os.close(fd)
+            os.close(fd)
         self._pidfds = {}
-
-
-def _pidfd(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return GONE
-    except (AttributeError, OSError):  # not on this system: its silence has to tell
-        return UNKNOWN
-
-
-def _has_gone(pidfd: int) -> bool:
-    if pidfd < 0:
-        return pidfd == GONE
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
