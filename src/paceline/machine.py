@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -244,6 +244,14 @@ def end_descendants() -> None:
         for process in psutil.wait_procs(left, timeout=0.5)[1]:
             with suppress(psutil.Error):
                 process.kill()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, whatever environments have left running in it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def keep_standard_streams() -> None:

@@ -1,14 +1,41 @@
-"""Sending what a user has made to another process, which may not be able to import it."""
+"""Sending to another process: what a user has made, which it may not find, and what is logged."""
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 from .errors import BadInput
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A line of the log of another process."""
+
+    level: int
+    text: str
+    trace: str
+
+
+class LogSender(logging.Handler):
+    """Sends what is logged in this process."""
+
+    def __init__(self, send: Callable[[Logged], None], prefix: str = "") -> None:
+        super().__init__()
+        self._send, self._prefix = send, prefix
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = ""
+        if record.exc_info and record.exc_info[0] is not None:
+            trace = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        self._send(Logged(record.levelno, self._prefix + record.getMessage(), trace))
 
 
 def by_value(thing: Any, otherwise: str) -> bytes:

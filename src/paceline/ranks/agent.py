@@ -27,10 +27,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from ..launcher import LAUNCH
 from ..machine import python_command
 
-RESTARTS = 10**6
-"""Whoever launched this counts those in a row."""
-SECONDS = 5
-"""That ranks have to leave by themselves before they are killed."""
 ONE_HOST = "paceline"
 """Name of this rendezvous among torch's."""
 
@@ -86,10 +82,10 @@ def main(processes: int) -> NoReturn:
         nproc_per_node=processes,
         run_id=os.environ[LAUNCH],
         rdzv_backend=ONE_HOST,
-        max_restarts=RESTARTS,
+        max_restarts=10**6,  # whoever launched this counts those in a row
         monitor_interval=0.1,
         logs_specs=NoFiles(),
-        shutdown_timeout=SECONDS,
+        shutdown_timeout=5,  # for ranks to leave by themselves before they are killed
     )
     command = python_command(
         f"from paceline.machine import end_with; end_with({os.getpid()}, at_once=True); "

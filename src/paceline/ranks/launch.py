@@ -33,7 +33,7 @@ from ..files import shown
 from ..launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
 from ..machine import THREAD_VARIABLES, nameless_file, oom_kills, python_command
 from ..metrics import Report
-from ..sending import by_value
+from ..sending import Logged, by_value
 from .channel import Channel, Listener
 
 log = logging.getLogger("paceline")
@@ -80,12 +80,6 @@ class Hello:
     rank: int
     pid: int
     attempt: int
-
-
-@dataclass(frozen=True)
-class Said:
-    level: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -165,8 +159,8 @@ class Ranks:
                         yield message
                     case Hello():
                         self._welcome(channel, message)
-                    case Said():
-                        log.log(message.level, "%s", message.text)
+                    case Logged(level, text, trace):
+                        log.log(level, "%s%s", text, f"\n{trace}" if trace else "")
                     case Lost():
                         self._lost = self._lost or f"{message.text}{self._memory_told()}"
                         self._end(message.hangs)

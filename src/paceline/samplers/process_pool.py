@@ -21,13 +21,13 @@ from ..envs.replaying import Difference
 from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..machine import nameless_file, oom_kills
 from ..rollout import Array, Rollout
-from ..sending import by_value, limit_waiting
+from ..sending import Logged, by_value, limit_waiting
 from ..stopping import interruptible
 from .block import Ledger, listed, unpacked
 from .forkserver import Starter, starter
 from .memory import Memory
 from .pool import TICK, Arrival, PoolSpec
-from .worker import Begin, Crashed, Done, Fill, Logged, Ready
+from .worker import Begin, Crashed, Done, Fill, Ready
 
 log = logging.getLogger("paceline")
 
@@ -159,8 +159,8 @@ class ProcessPool:
                 self._replace(worker)
                 continue
             match message:
-                case Logged():
-                    self._log(message)
+                case Logged(level, text, trace):
+                    log.log(level, "%s%s", text, f"\n{self._shown(trace)}" if trace else "")
                 case Ready():
                     yield self._on_ready(worker, message)
                 case Done():
@@ -190,9 +190,6 @@ class ProcessPool:
         rollout = worker.slots[done.slot]
         mark = worker.ledger.note(rollout, unpacked(*done.counters))
         return Arrival(worker.number, done.slot, rollout, done.episodes, mark)
-
-    def _log(self, line: Logged) -> None:
-        log.log(line.level, "%s%s", line.text, f"\n{self._shown(line.trace)}" if line.trace else "")
 
     def _shown(self, trace: str) -> str:
         """A traceback, the first time; later ones would say the same."""

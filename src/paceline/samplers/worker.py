@@ -11,7 +11,6 @@ import logging
 import os
 import pickle
 import random
-import sys
 import threading
 import traceback
 from contextlib import closing, suppress
@@ -26,8 +25,9 @@ from ..envs.guards import ENV_ERRORS
 from ..envs.gym import register
 from ..envs.replaying import Difference
 from ..errors import BadInput, EnvironmentFailed, PacelineError
-from ..machine import end_with
+from ..machine import end_with, leave
 from ..rollout import Array, Episode, Rollout
+from ..sending import LogSender
 from .block import Block, Mark, packed
 from .forkserver import ignore_signals
 from .memory import Memory, Weights
@@ -79,15 +79,6 @@ class Crashed:
     trace: str
 
 
-@dataclass(frozen=True)
-class Logged:
-    """A line of the log."""
-
-    level: int
-    text: str
-    trace: str
-
-
 DISCONNECTED = (EOFError, BrokenPipeError, ConnectionResetError, Leaving)
 
 
@@ -118,38 +109,26 @@ def main(connection: int, memory: int, trainer: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+        leave(code)
 
 
-class Channel(logging.Handler):
-    """The connection to the trainer; what is logged goes over it too."""
+class Channel:
+    """The connection to the trainer; what is logged goes over it too, from any thread."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
-        super().__init__()
         self._connection, self._lock = connection, threading.Lock()
-
-    def receive(self) -> Any:
-        return self._connection.recv()
+        self.receive = connection.recv
 
     def send(self, message: Any) -> None:
         with self._lock:
             self._connection.send_bytes(pickle.dumps(message))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        trace = ""
-        if record.exc_info and record.exc_info[0] is not None:
-            trace = "".join(traceback.format_exception(*record.exc_info))
-        self.send(Logged(record.levelno, record.getMessage(), trace))
 
 
 def _work(channel: Channel, memory_file: int) -> None:
     common, number = channel.receive()
     spec, registered = cloudpickle.loads(common)
     log = logging.getLogger("paceline")
-    log.addHandler(channel)
+    log.addHandler(LogSender(channel.send))
     log.propagate = False
     if spec.cpus[number]:
         os.sched_setaffinity(0, spec.cpus[number])
