@@ -78,8 +78,7 @@ class Worker:
     """seconds without a heartbeat, when there should have been one"""
     heartbeat: bytes = b""
     env_restarts: int = 0
-    """of its processes before this one"""
-    env_restarts_now: int = 0
+    """of this process"""
 
     @property
     def name(self) -> str:
@@ -100,15 +99,11 @@ class ProcessPool:
             Worker(number, spec.columns_of(number), ledger, spec.slots_of(number, memory.slots))
             for number, ledger in enumerate(self.ledgers)
         ]
-        self.restarts, self.t_wait = 0, 0.0
+        self.restarts, self.env_restarts, self.t_wait = 0, 0, 0.0
         self._oom_kills, self._checked = oom_kills(), time.monotonic()
         self._traced = self._begun = self._at_work = False
         for worker in self._workers:
             self._start(worker)
-
-    @property
-    def env_restarts(self) -> int:
-        return sum(worker.env_restarts + worker.env_restarts_now for worker in self._workers)
 
     def begin(self) -> list[Difference]:
         if self._begun:
@@ -186,7 +181,8 @@ class ProcessPool:
     def _on_done(self, worker: Worker, done: Done) -> Arrival:
         worker.pending.popleft()
         worker.failures, worker.silent = 0, 0.0
-        worker.env_restarts_now = done.failures
+        self.env_restarts += done.failures - worker.env_restarts
+        worker.env_restarts = done.failures
         rollout = worker.slots[done.slot]
         mark = worker.ledger.note(rollout, unpacked(*done.counters))
         return Arrival(worker.number, done.slot, rollout, done.episodes, mark)
@@ -267,8 +263,7 @@ class ProcessPool:
                 f"{what}; that was failure {worker.failures} in a row without a finished rollout"
             )
         self.restarts += 1
-        worker.env_restarts += worker.env_restarts_now
-        worker.env_restarts_now = 0
+        worker.env_restarts = 0
         self._start(worker)
         log.warning("%s; pid %d takes its place", what, worker.pid)
         if self._begun:

@@ -22,9 +22,8 @@ from ..errors import LostRank
 from ..heartbeat import Heartbeat
 from ..rollout import Array
 from .beat import TICK
-from .meeting import Meeting
+from .meeting import Meeting, Watch
 from .segment import SLOT, Segment
-from .watch import Watch
 from .wire import decode, encode
 
 YIELDS = 2000
@@ -38,8 +37,7 @@ BEAT = 1.0
 
 
 class Shared:
-    """Ranks of one host, through memory. Sums are taken in the order of ranks, so that they are
-    the same to the bit everywhere."""
+    """Ranks of one host, through memory. Sums in the order of ranks are the same to the bit."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -118,8 +116,7 @@ class Torch:
         return [decode(row[:size].numpy().tobytes()) for row, size in found]
 
     def _finish(self, work: Any) -> None:
-        """Wait without sleeping for as long as it usually takes; then in naps, with a look at the
-        others now and then."""
+        """Wait without sleeping for as long as it usually takes; then in naps, with looks."""
         yields, looked = 0, time.monotonic()
         while not work.is_completed():
             if yields < YIELDS:

@@ -149,7 +149,6 @@ class Hogwild:
         log_every: int,
         stopping: Callable[[], bool] = lambda: False,
     ) -> Iterator[Report]:
-        """What the ring yields, while others collect and learn until the budget is spent."""
         at_work, stopped = True, False
         while at_work:
             left = math.inf if budget.seconds is None else budget.seconds - progress.time

@@ -19,8 +19,7 @@ from ..machine import available_cpus, nameless_file
 from ..rollout import Array
 from . import futex
 from .beat import TICK
-from .meeting import Meeting
-from .watch import Watch
+from .meeting import Meeting, Watch
 
 WORDS = 8
 """Of a rank's line, which fills a cache line: [turn posted, bytes of an even turn, of an odd one,
@@ -82,10 +81,7 @@ class Segment:
         return bytes(self.signs[line : line + WORDS])
 
     def exchange(self, mine: Array) -> list[Array]:
-        """Every rank's array of this size, once all have posted theirs.
-
-        What is returned holds until the next exchange.
-        """
+        """Every rank's array of this size, when all have posted; holds until the next exchange."""
         self._turn += 1
         odd, signs, line = self._turn % 2, self.signs, WORDS * self._place
         views = self._viewed(odd, mine.dtype, mine.size)
@@ -132,9 +128,7 @@ class Segment:
 
     def close(self) -> None:
         self.watch.close()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        os.close(self._file)
 
 
 def _shared_file(meeting: Meeting, first: int, size: int) -> int:
