@@ -28,7 +28,7 @@ import psutil
 
 from ..config import Config
 from ..envs.gym import registered
-from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
+from ..errors import EnvironmentFailed, LostRank, PacelineError, StoppedEarly
 from ..files import shown
 from ..launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
 from ..machine import THREAD_VARIABLES, nameless_file, oom_kills, python_command
@@ -72,7 +72,8 @@ def job(what: str, subject: Config | str, env_id: Any, /, **changes: Any) -> Job
     return Job(what, subject, changes, registered(env_id), sys.argv, asked_at())
 
 
-# What a rank says; or a `PacelineError`: the run can't go on, however often it is started again.
+# What a rank says; or a `LostRank`, of another, or any other `PacelineError`: the run can't go on,
+# however often it is started again.
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,6 @@ class Hello:
     rank: int
     pid: int
     attempt: int
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Another rank has gone, or hangs: in what words."""
-
-    text: str
-    hangs: int | None
-    """id of its process, if it is still there"""
 
 
 @dataclass(frozen=True)
@@ -161,8 +153,8 @@ class Ranks:
                         self._welcome(channel, message)
                     case Logged(level, text, trace):
                         log.log(level, "%s%s", text, f"\n{trace}" if trace else "")
-                    case Lost():
-                        self._lost = self._lost or f"{message.text}{self._memory_told()}"
+                    case LostRank():
+                        self._lost = self._lost or f"{message}{self._memory_told()}"
                         self._end(message.hangs)
                     case PacelineError():
                         raise message

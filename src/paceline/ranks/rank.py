@@ -19,7 +19,7 @@ from ..machine import CACHE, compiled_cache, leave
 from ..sending import LogSender, received
 from ..stopping import handling
 from .channel import Channel, connect
-from .launch import ALONE, STOP, Ended, Hello, Job, Lost
+from .launch import ALONE, STOP, Ended, Hello, Job
 
 START_AGAIN = 1
 """Exit code at which the agent starts all ranks again, as it does when one is killed."""
@@ -60,7 +60,7 @@ class Line:
             with handling(self._told_to_stop):
                 self._run(received(pickled, ALONE), rank)
         except LostRank as error:
-            self.send(Lost(str(error), error.hangs))
+            self.send(error)
             return START_AGAIN
         except (StoppedEarly, BadInput) as error:
             self.send(error)

@@ -214,10 +214,7 @@ EPISODE = [name for name, entry in FIELDS.items() if entry["kept"] == "episode"]
 
 
 class Ledger:
-    """Where a block stood after each rollout, and the actions of its open episodes.
-
-    What it keeps of a rollout is what the table of fields says: `Rollout`.
-    """
+    """Where a block stood after each rollout, and the rows of its open episodes: see `FIELDS`."""
 
     def __init__(self, world: World, spec: RolloutSpec) -> None:
         self._world, self._spec = world, spec

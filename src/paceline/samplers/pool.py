@@ -89,9 +89,8 @@ class Arrival:
 
 
 class WorkerPool(Counters, Protocol):
-    """Workers by number. A worker that dies or hangs is replaced and brought back to where its
-    ledger stands; if that fails too often, any of the calls raises `EnvironmentFailed`.
-    """
+    """Workers by number. One that dies or hangs is replaced and brought back to where its ledger
+    stands; if that fails too often, any of the calls raises `EnvironmentFailed`."""
 
     @property
     def spec(self) -> PoolSpec: ...
