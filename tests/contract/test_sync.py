@@ -16,13 +16,13 @@ import torch
 
 from paceline.errors import BadInput, LostRank, PacelineError
 from paceline.rollout import Episode
-from paceline.sync import futex, groups, meeting
+from paceline.sync import groups, meeting
 from paceline.sync.allreduce import Allreduce
 from paceline.sync.local import Local
 from paceline.sync.meeting import meet
-from paceline.sync.segment import SLOT
+from paceline.sync.segment import FUTEX, SLOT
 
-shared = pytest.mark.skipif(not futex.AVAILABLE, reason="ranks share memory on Linux, x86")
+shared = pytest.mark.skipif(not FUTEX, reason="ranks share memory on Linux, x86")
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("clean")]
 
 BACKENDS = [pytest.param("shm", marks=shared), "gloo"]

@@ -12,18 +12,16 @@ from torch import Tensor
 from ..errors import BadInput
 from ..heartbeat import Heartbeat
 from ..rollout import Array, Episode
-from . import futex
+from . import Sync
 from .groups import Hosts, Shared, Torch
 from .meeting import Meeting
-from .segment import Segment
+from .segment import FUTEX, Segment
 
 CPU = torch.device("cpu")
 
 
-class Allreduce:
+class Allreduce(Sync):
     """`backend` is `auto`, or what is to be used between all ranks: `shm`, `gloo` or `nccl`."""
-
-    watcher = None
 
     def __init__(
         self,
@@ -63,10 +61,6 @@ class Allreduce:
                 between = Torch(meeting, first, "gloo", CPU, timeout, *shown)
             self._group = Hosts(self._group, between, hosts)
 
-    @property
-    def world_size(self) -> int:
-        return self.size
-
     def share(self, tensor: Tensor) -> Tensor:
         """The same tensor, now with rank 0's content."""
         if self.rank:
@@ -93,9 +87,6 @@ class Allreduce:
             episodes = [Episode(*values) for part in parts for values in part]
         return total[:-1].numpy(), episodes
 
-    def peak(self, value: float) -> float:
-        return max(self.gather(value))
-
     def close(self) -> None:
         self._group.close()
 
@@ -105,7 +96,7 @@ def _segment(meeting: Meeting, timeout: float, crowded: bool) -> Segment | None:
     here = next(host for host in meeting.hosts if meeting.rank in host)
     segment = None
     with suppress(OSError):  # the system may keep processes from each other
-        if futex.AVAILABLE and min(len(host) for host in meeting.hosts) > 1:
+        if FUTEX and min(len(host) for host in meeting.hosts) > 1:
             segment = Segment(meeting, here, timeout, crowded)
     meeting.store.set(f"has memory/{meeting.rank}", str(int(segment is not None)))
     if all(int(meeting.store.get(f"has memory/{n}")) for n in range(meeting.size)):
