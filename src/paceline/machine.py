@@ -181,7 +181,7 @@ def nameless_file() -> int:
 
 
 def end_with(pid: int, at_once: bool = False) -> None:
-    """End this process as soon as the one that started it has ended, whatever it is doing.
+    """End this process as soon as another, above it, has ended, whatever it is doing.
 
     `at_once`, for a child of that process' first thread: by the kernel, which needs no interpreter
     that still runs.
@@ -195,7 +195,8 @@ def end_with(pid: int, at_once: bool = False) -> None:
         except ProcessLookupError:
             pass
         except (AttributeError, OSError):  # not on this system
-            while os.getppid() == pid:
+            parent = os.getppid()
+            while os.getppid() == parent and psutil.pid_exists(pid):
                 time.sleep(0.5)
         os._exit(1)
 

@@ -158,7 +158,7 @@ class _Server:
                 self._bury(fd)
             elif fd == self._trainer:
                 self._leave(grace=0.0)
-            else:
+            elif fd == self._requests.fileno():  # not a child that has been buried meanwhile
                 try:
                     self._answer()
                 except OSError:  # the trainer did not wait for it

@@ -33,7 +33,7 @@ class Watcher(Protocol):
 
 
 class Sync(Protocol):
-    """To subclass or to match: what has a body here is right where ranks wait for each other."""
+    """What has a body here is right where ranks wait for each other."""
 
     rank: int
     size: int
