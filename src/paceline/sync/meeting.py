@@ -99,8 +99,8 @@ def _hosted(init_method: str, size: int, patience: timedelta) -> Store | None:
     if not host or not port:
         return None
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((host, port), family=family)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.create_server(address, family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise
