@@ -85,16 +85,13 @@ def control_groups(controller: str, proc: Path = MEMBERSHIP, root: Path = CGROUP
 
 def _quota_of(folder: Path) -> list[float]:
     """At most one number: what the files of a control group say, if they are there."""
-    try:
+    with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text().split()
         return [] if quota == "max" else [int(quota) / int(period)]
-    except (OSError, ValueError):
-        pass
-    try:
+    with suppress(OSError, ValueError):
         quota, period = ((folder / f"cpu.cfs_{n}_us").read_text() for n in ("quota", "period"))
         return [int(quota) / int(period)] if int(quota) > 0 else []
-    except (OSError, ValueError):
-        return []
+    return []
 
 
 _unbound: set[int] | None = None
@@ -295,13 +292,11 @@ def description() -> dict[str, Any]:
 
 def git_commit() -> str | None:
     """The commit of the directory the run was started from, if it is a git checkout."""
-    try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "rev-parse", "HEAD"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return answer.stdout.strip() or None
+    return None
 
 
 TOO_SHORT = 0.1

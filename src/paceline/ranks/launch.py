@@ -1,8 +1,7 @@
 """launch: a run's ranks, started by torchrun's elastic agent on this host, and what they report.
 
-The agent runs in a process of its own, with an environment in which nothing is left that another
-launcher, a strange host name or a proxy may have put there. Every rank has a channel to this
-process: down it go what is to be done and when to stop, up come rank 0's reports and log messages.
+The agent runs in a process of its own, whose environment holds nothing of another launcher. Every
+rank has a channel to this process: down go the job and when to stop, up come reports and the log.
 Nothing here listens where another user could connect: see `channel.py` and `_meeting_place`.
 """
 

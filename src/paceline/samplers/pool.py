@@ -104,10 +104,7 @@ class WorkerPool(Counters, Protocol):
         """The rollout of all columns, where workers have no slots of their own."""
 
     def begin(self) -> list[Difference]:
-        """Have every worker ready, with its first episodes or those of its ledger; once.
-
-        Returns the columns that did not come out as they were.
-        """
+        """Begin the first episodes, or the ledgers', once; the columns that came out different."""
 
     def publish(self, weights: Array, version: int) -> None:
         """Act with these weights in every rollout that is begun from now on."""

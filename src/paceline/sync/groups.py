@@ -87,9 +87,10 @@ class Torch:
         shown: Heartbeat | memoryview,
     ) -> None:
         self._place, self._size, self._device = ranks.index(meeting.rank), len(ranks), device
-        self._beats, self._heartbeat = Beats(meeting, shown, timeout, ranks), heartbeat
-        self._watch = Watch(meeting, self._beats.sign, timeout)
         self._others = [rank for rank in ranks if rank != meeting.rank]
+        self._heartbeat = heartbeat
+        self._beats = Beats(meeting, shown, timeout, self._others)
+        self._watch = Watch(meeting, self._beats.sign, timeout)
         self._given_up = False
         """whether an operation is still under way, whose end nobody will wait for"""
         store = PrefixStore(f"group/{ranks[0]}", meeting.store)
@@ -184,15 +185,10 @@ class Beats:
     """Signs of life that go through the store, for ranks that have no memory in common."""
 
     def __init__(
-        self,
-        meeting: Meeting,
-        heartbeat: Heartbeat | memoryview,
-        timeout: float,
-        ranks: Sequence[int],
+        self, meeting: Meeting, shown: Heartbeat | memoryview, timeout: float, others: list[int]
     ) -> None:
-        self._store, self._rank, self._heartbeat = meeting.store, meeting.rank, heartbeat
-        self._every = min(BEAT, timeout / 8)
-        self._others = [rank for rank in ranks if rank != meeting.rank]
+        self._store, self._rank, self._shown = meeting.store, meeting.rank, shown
+        self._every, self._others = min(BEAT, timeout / 8), others
         self._signs: dict[int, bytes] = {}
         self._over = threading.Event()
         self._tell()
@@ -204,7 +200,7 @@ class Beats:
         return self._signs.get(rank, b"")
 
     def _tell(self) -> None:
-        self._store.set(f"sign/{self._rank}", bytes(self._heartbeat).hex())
+        self._store.set(f"sign/{self._rank}", bytes(self._shown).hex())
 
     def _go_on(self) -> None:
         while not self._over.wait(self._every):
