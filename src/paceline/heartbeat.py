@@ -1,7 +1,4 @@
-"""Heartbeat: signs of life of a process, in memory that others may read.
-
-A process whose heartbeat stays the same for too long hangs.
-"""
+"""Heartbeat: a process whose signs of life stay the same for too long hangs."""
 
 from __future__ import annotations
 

@@ -19,7 +19,10 @@ def memory_told(config: Config) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
-        if not _refused(error):
+        refused = isinstance(error, MemoryError) or any(word in str(error) for word in ALLOCATORS)
+        if isinstance(error, OSError):
+            refused = error.errno == errno.ENOMEM
+        if not refused:
             raise
         rows = config.columns * config.rollout_steps
         raise OutOfMemory(
@@ -28,9 +31,3 @@ def memory_told(config: Config) -> Iterator[None]:
             "rows each): write a smaller --num-envs, --rollout-steps or --hidden, or more "
             "--minibatches"
         ) from error
-
-
-def _refused(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, MemoryError) or any(word in str(error) for word in ALLOCATORS)

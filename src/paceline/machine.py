@@ -14,12 +14,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -33,8 +33,6 @@ ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
 """Whether other cores see writes in the order in which they were made."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Of glibc's malloc.h."""
-TO_LEAVE = 0.5
-"""Seconds that processes which are told to end have for it."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """Of Linux' prctl.h."""
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -63,10 +61,7 @@ def bf16_abilities(cpuinfo: str | None = None) -> list[str] | None:
 
 
 def cgroup_quota(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> float | None:
-    """CPUs' worth of time that this process' control groups grant it, of either version; or None.
-
-    A group has no more than the groups around it.
-    """
+    """CPUs' worth of time that this process' groups and those around them grant it, or None."""
     quotas = [quota for group in control_groups("cpu", proc, root) for quota in _quota_of(group)]
     return min(quotas, default=None)
 
@@ -90,16 +85,13 @@ def control_groups(controller: str, proc: Path = MEMBERSHIP, root: Path = CGROUP
 
 def _quota_of(folder: Path) -> list[float]:
     """At most one number: what the files of a control group say, if they are there."""
-    try:
+    with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text().split()
         return [] if quota == "max" else [int(quota) / int(period)]
-    except (OSError, ValueError):
-        pass
-    try:
+    with suppress(OSError, ValueError):
         quota, period = ((folder / f"cpu.cfs_{n}_us").read_text() for n in ("quota", "period"))
         return [int(quota) / int(period)] if int(quota) > 0 else []
-    except (OSError, ValueError):
-        return []
+    return []
 
 
 _unbound: set[int] | None = None
@@ -128,12 +120,9 @@ def bound(cpus: list[int]) -> Iterator[None]:
 
 
 def cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with suppress(OSError):
+        if found := re.search(r"^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text(), re.M):
+            return found[1].strip()
     return platform.processor() or platform.machine()
 
 
@@ -189,7 +178,7 @@ def nameless_file() -> int:
 
 
 def end_with(pid: int, at_once: bool = False) -> None:
-    """End this process as soon as another has ended, whatever it is doing.
+    """End this process as soon as another, above it, has ended, whatever it is doing.
 
     `at_once`, for a child of that process' first thread: by the kernel, which needs no interpreter
     that still runs.
@@ -199,29 +188,45 @@ def end_with(pid: int, at_once: bool = False) -> None:
 
     def watch() -> None:
         try:
-            poll, other = select.poll(), os.pidfd_open(pid)
-            poll.register(other, select.POLLIN)
-            poll.poll()
+            ready([os.pidfd_open(pid)], None)
         except ProcessLookupError:
             pass
         except (AttributeError, OSError):  # not on this system
-            while psutil.pid_exists(pid):
-                time.sleep(1.0)
+            parent = os.getppid()
+            while os.getppid() == parent and psutil.pid_exists(pid):
+                time.sleep(0.5)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
+def ready(fds: Iterable[int], timeout: float | None) -> list[int]:
+    """Those that can be read, or whose process has ended, after at most so many seconds."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)]
+
+
+def python_command(code: str) -> list[str]:
+    """Command of an interpreter that finds the same modules and runs this code."""
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {code}"]
+
+
 def end_with_parent() -> None:
     """Be killed when the thread ends that started this process, also if this one hangs (Linux)."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
     """Become the parent of what descendants leave behind, so that it can be ended (Linux)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
 def end_descendants() -> None:
@@ -234,9 +239,17 @@ def end_descendants() -> None:
                 if not any("resource_tracker" in word for word in process.cmdline()):
                     process.terminate()  # a compiler removes its files
                     left.append(process)
-        for process in psutil.wait_procs(left, timeout=TO_LEAVE)[1]:
+        for process in psutil.wait_procs(left, timeout=0.5)[1]:
             with suppress(psutil.Error):
                 process.kill()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, whatever environments have left running in it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def keep_standard_streams() -> None:
@@ -279,13 +292,11 @@ def description() -> dict[str, Any]:
 
 def git_commit() -> str | None:
     """The commit of the directory the run was started from, if it is a git checkout."""
-    try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "rev-parse", "HEAD"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return answer.stdout.strip() or None
+    return None
 
 
 TOO_SHORT = 0.1
@@ -316,7 +327,7 @@ class Usage:
                 cpu = self._cpu()
                 busy = round(100 * max(0.0, cpu - self._cpu_seconds) / since, 1)
                 self._read_at, self._cpu_seconds = now, cpu
-            self._values = (round(self._memory(), 1), busy)
+            self._values = (round(self._total(memory_mb), 1), busy)
             self._cost = time.monotonic() - now
         return self._values
 
@@ -324,44 +335,31 @@ class Usage:
         """Seconds between two readings; a run may be over before it would be asked again."""
         return TOO_SHORT if busy is None else max(self._every, 200 * self._cost)
 
-    def _tree(self) -> list[psutil.Process]:
-        try:
-            process = psutil.Process()
-            return [process, *process.children(recursive=True)]
-        except psutil.Error:  # the system does not tell, as where /proc is missing
-            return []
-
-    def _memory(self) -> float:
+    def _total(self, measured: Callable[[psutil.Process], float]) -> float:
+        """Over all processes that tell; none does where /proc is missing."""
         total = 0.0
-        for process in (*self._above, *self._tree()):
-            try:
-                total += memory_mb(process)
-            except psutil.Error:
-                continue
+        with suppress(psutil.Error):
+            this = psutil.Process()
+            for process in (*self._above, this, *this.children(recursive=True)):
+                with suppress(psutil.Error):
+                    total += measured(process)
         return total
 
     def _cpu(self) -> float:
-        total = 0.0
-        for process in (*self._above, *self._tree()):
-            try:
-                times = process.cpu_times()
-            except psutil.Error:
-                continue
-            total += times.user + times.system
-            if process not in self._above:
-                # Children that have ended count too, or what they did would seem undone.
-                total += times.children_user + times.children_system
-        return total
+        """Seconds, with those of children that have ended, or what they did would seem undone."""
+
+        def seconds(process: psutil.Process) -> float:
+            return float(sum(process.cpu_times()[: 2 if process in self._above else 4]))
+
+        return self._total(seconds)
 
 
 def memory_mb(process: psutil.Process) -> float:
     """What a process takes; where that is known, what several share counts once among them."""
-    try:
-        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 2**10
-    except OSError:
-        pass
+    with suppress(OSError):
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        if found := re.search(r"^Pss:\s*(\d+)", rollup, re.M):
+            return int(found[1]) / 2**10
     return float(process.memory_info().rss) / 2**20
 
 
@@ -374,11 +372,9 @@ class Choices:
     device: str
 
 
-VMSTAT = Path("/proc/vmstat")
-"""What the kernel has counted since the machine started."""
-
-
-def oom_kills(proc: Path = MEMBERSHIP, root: Path = CGROUPS, vmstat: Path = VMSTAT) -> int:
+def oom_kills(
+    proc: Path = MEMBERSHIP, root: Path = CGROUPS, vmstat: Path = Path("/proc/vmstat")
+) -> int:
     """How many processes of this control group the kernel has killed for want of memory.
 
     Where the group does not say, of the whole machine; 0 where nobody does.

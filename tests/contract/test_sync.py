@@ -16,13 +16,13 @@ import torch
 
 from paceline.errors import BadInput, LostRank, PacelineError
 from paceline.rollout import Episode
-from paceline.sync import allreduce, futex, meeting
+from paceline.sync import groups, meeting
 from paceline.sync.allreduce import Allreduce
 from paceline.sync.local import Local
 from paceline.sync.meeting import meet
-from paceline.sync.segment import SLOT
+from paceline.sync.segment import FUTEX, SLOT
 
-shared = pytest.mark.skipif(not futex.AVAILABLE, reason="ranks share memory on Linux, x86")
+shared = pytest.mark.skipif(not FUTEX, reason="ranks share memory on Linux, x86")
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("clean")]
 
 BACKENDS = [pytest.param("shm", marks=shared), "gloo"]
@@ -398,7 +398,7 @@ def test_a_rank_that_is_lost_is_missed_by_all_hosts(together, how):
 
 def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
     """`slow` works on for longer than the timeout, and shows it; the sum in the end."""
-    allreduce.BEAT = 0.2
+    groups.BEAT = 0.2
     with met(place, rank, size, backend, timeout, hosts) as sync:
         end = time.monotonic() + seconds
         while rank == slow and time.monotonic() < end:
@@ -429,7 +429,7 @@ def test_a_slow_rank_of_another_host_is_waited_for(together, slow):
 
 def steady_of(place, rank, size, backend, slow, hosts=None):
     """`slow` has nothing to show but that it takes part, again and again."""
-    allreduce.BEAT = 0.2
+    groups.BEAT = 0.2
     with met(place, rank, size, backend, 3.0, hosts) as sync:
         for turn in range(4):
             if rank == slow:

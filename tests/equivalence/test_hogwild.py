@@ -16,17 +16,16 @@ from paceline.errors import Diverged
 from paceline.meter import Meter
 from paceline.ring import ring
 from paceline.rollout import Episode
-from paceline.sync import futex
 from paceline.sync.hogwild import RING, Hogwild
 from paceline.sync.local import Local
 from paceline.sync.meeting import meet
-from paceline.sync.segment import DONE, WORDS
+from paceline.sync.segment import DONE, FUTEX, WORDS
 from paceline.topology import topology_of
 
 pytestmark = [
     pytest.mark.timeout(60),
     pytest.mark.usefixtures("clean"),
-    pytest.mark.skipif(not futex.AVAILABLE, reason="a3c needs Linux on x86"),
+    pytest.mark.skipif(not FUTEX, reason="a3c needs Linux on x86"),
 ]
 
 COLUMNS = 4

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from typing import NoReturn
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -26,11 +25,8 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..launcher import LAUNCH
+from ..machine import python_command
 
-RESTARTS = 10**6
-"""Whoever launched this counts those in a row."""
-SECONDS = 5
-"""That ranks have to leave by themselves before they are killed."""
 ONE_HOST = "paceline"
 """Name of this rendezvous among torch's."""
 
@@ -86,19 +82,17 @@ def main(processes: int) -> NoReturn:
         nproc_per_node=processes,
         run_id=os.environ[LAUNCH],
         rdzv_backend=ONE_HOST,
-        max_restarts=RESTARTS,
+        max_restarts=10**6,  # whoever launched this counts those in a row
         monitor_interval=0.1,
         logs_specs=NoFiles(),
-        shutdown_timeout=SECONDS,
+        shutdown_timeout=5,  # for ranks to leave by themselves before they are killed
     )
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    code = (
-        f"import sys; sys.path[:] = {path!r}; "
+    command = python_command(
         f"from paceline.machine import end_with; end_with({os.getpid()}, at_once=True); "
         f"from paceline.ranks.rank import main; main({os.getpid()})"
     )
     try:
-        elastic_launch(launch, sys.executable)("-c", code)
+        elastic_launch(launch, command[0])(*command[1:])
     except (SignalException, ChildFailedError):
         os._exit(1)
     os._exit(0)

@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..sending import limit_waiting
+
 Channel: TypeAlias = "Connection[Any, Any]"
 STALLED, SENDING = 5, 60
 """Seconds after which a message that was begun and not finished, or is not taken, ends it."""
@@ -49,8 +51,7 @@ class Listener:
         except OSError:  # gone again
             return None
         # A rank that stops in the middle of a message must not stop whoever reads it.
-        for option, seconds in ((socket.SO_RCVTIMEO, STALLED), (socket.SO_SNDTIMEO, SENDING)):
-            other.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+        limit_waiting(other, STALLED, SENDING)
         return _trusted(other)
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
 """launch: a run's ranks, started by torchrun's elastic agent on this host, and what they report.
 
-The agent runs in a process of its own, with an environment in which nothing is left that another
-launcher, a strange host name or a proxy may have put there. Every rank has a channel to this
-process: down it go what is to be done and when to stop, up come rank 0's reports and log messages.
+The agent runs in a process of its own, whose environment holds nothing of another launcher. Every
+rank has a channel to this process: down go the job and when to stop, up come reports and the log.
 Nothing here listens where another user could connect: see `channel.py` and `_meeting_place`.
 """
 
@@ -28,12 +27,12 @@ import psutil
 
 from ..config import Config
 from ..envs.gym import registered
-from ..errors import EnvironmentFailed, PacelineError, StoppedEarly
+from ..errors import EnvironmentFailed, LostRank, PacelineError, StoppedEarly
 from ..files import shown
 from ..launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
-from ..machine import THREAD_VARIABLES, nameless_file, oom_kills
+from ..machine import THREAD_VARIABLES, nameless_file, oom_kills, python_command
 from ..metrics import Report
-from ..sending import by_value
+from ..sending import Logged, by_value
 from .channel import Channel, Listener
 
 log = logging.getLogger("paceline")
@@ -72,7 +71,8 @@ def job(what: str, subject: Config | str, env_id: Any, /, **changes: Any) -> Job
     return Job(what, subject, changes, registered(env_id), sys.argv, asked_at())
 
 
-# What a rank says.
+# What a rank says; or a `LostRank`, of another, or any other `PacelineError`: the run can't go on,
+# however often it is started again.
 
 
 @dataclass(frozen=True)
@@ -83,30 +83,8 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Said:
-    level: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Another rank has gone, or hangs: in what words."""
-
-    text: str
-    hangs: int | None
-    """id of its process, if it is still there"""
-
-
-@dataclass(frozen=True)
 class Ended:
     """Its part of the run is done, or was stopped where all agreed to."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The run can't go on, however often it is started again."""
-
-    error: PacelineError
 
 
 STOP = "stop"
@@ -172,13 +150,13 @@ class Ranks:
                         yield message
                     case Hello():
                         self._welcome(channel, message)
-                    case Said():
-                        log.log(message.level, "%s", message.text)
-                    case Lost():
-                        self._lost = self._lost or f"{message.text}{self._memory_told()}"
+                    case Logged(level, text, trace):
+                        log.log(level, "%s%s", text, f"\n{trace}" if trace else "")
+                    case LostRank():
+                        self._lost = self._lost or f"{message}{self._memory_told()}"
                         self._end(message.hangs)
-                    case Failed(error):
-                        raise error
+                    case PacelineError():
+                        raise message
                     case Ended():
                         self._hang_up(channel)
         if self._agent.returncode:
@@ -297,19 +275,17 @@ def _meeting_place(stack: ExitStack) -> str:
     return f"file://{folder}/meeting"
 
 
-def _foreign(name: str) -> bool:
-    return name in FOREIGN or name.startswith(FAMILIES)
-
-
 def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process that starts this many ranks, and starts all of them again when one goes."""
-    path = [entry for entry in sys.path if isinstance(entry, str)]
     code = (
-        f"import sys; sys.path[:] = {path!r}; "
         f"from paceline.machine import end_with; end_with({os.getpid()}); "
         f"from paceline.ranks.agent import main; main({processes})"
     )
-    kept = {k: v for k, v in os.environ.items() if not _foreign(k)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in FOREIGN and not name.startswith(FAMILIES)
+    }
     ours = {
         **dict.fromkeys(THREAD_VARIABLES, "1"),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -317,7 +293,7 @@ def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
         "NCCL_SOCKET_IFNAME": LOOPBACK,
     }
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        python_command(code),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         env=kept | ours | told,

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 from .. import launcher, session
 from ..envs.gym import register
 from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, StoppedEarly
-from ..machine import CACHE, compiled_cache
-from ..sending import received
+from ..machine import CACHE, compiled_cache, leave
+from ..sending import LogSender, received
 from ..stopping import handling
 from .channel import Channel, connect
-from .launch import ALONE, STOP, Ended, Failed, Hello, Job, Lost, Said
+from .launch import ALONE, STOP, Ended, Hello, Job
 
 START_AGAIN = 1
 """Exit code at which the agent starts all ranks again, as it does when one is killed."""
@@ -35,11 +35,7 @@ def main(agent: int) -> NoReturn:
     line = Line(channel)
     code = line.work(int(os.environ["RANK"]))
     line.close()
-    # Whatever an environment has left running is not to keep a rank from leaving.
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    leave(code)
 
 
 class Line:
@@ -59,23 +55,23 @@ class Line:
         threading.Thread(target=self._listen, daemon=True).start()
         log = logging.getLogger("paceline")
         log.setLevel(logging.INFO)
-        log.addHandler(_Words(self, rank))
+        log.addHandler(LogSender(self.send, f"rank {rank}: " if rank else ""))
         try:
             with handling(self._told_to_stop):
                 self._run(received(pickled, ALONE), rank)
         except LostRank as error:
-            self.send(Lost(str(error), error.hangs))
+            self.send(error)
             return START_AGAIN
         except (StoppedEarly, BadInput) as error:
-            self.send(Failed(error))
+            self.send(error)
         except PacelineError as error:
             error.args = (f"rank {rank}: {error}" if rank else str(error),)
-            self.send(Failed(error))
+            self.send(error)
         except BaseException as error:
             traceback.print_exc()
             # Signals are handled: a KeyboardInterrupt, say, is an environment's own.
             kind = PacelineError if isinstance(error, Exception) else EnvironmentFailed
-            self.send(Failed(kind(f"rank {rank} broke: {type(error).__name__}: {error}")))
+            self.send(kind(f"rank {rank} broke: {type(error).__name__}: {error}"))
             return START_AGAIN
         else:
             self.send(Ended())
@@ -93,7 +89,7 @@ class Line:
                     break
 
     def send(self, message: Any) -> None:
-        self._over |= isinstance(message, Ended | Failed)
+        self._over |= isinstance(message, Ended | PacelineError)
         self._outbox.put(message)
 
     def _speak(self) -> None:
@@ -117,14 +113,3 @@ class Line:
 
     def _told_to_stop(self, *_: object) -> None:
         self._stop = True
-
-
-class _Words(logging.Handler):
-    """What the package has to say in this process goes up the line."""
-
-    def __init__(self, line: Line, rank: int) -> None:
-        super().__init__()
-        self._line, self._prefix = line, f"rank {rank}: " if rank else ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._line.send(Said(record.levelno, self._prefix + self.format(record)))

@@ -129,13 +129,9 @@ class Block:
 
     def _replay(self, state: Mark) -> list[Difference]:
         """Bring every open episode back; returns the columns where that failed."""
-        columns, at = self.columns, 0
-        taken: list[Any] = []
-        for i in range(columns.num_envs):
-            steps = 0 if columns.ended[i] else columns.row - int(columns.started[i])
-            length = steps * columns.columns_per_env
-            taken.append(None if columns.ended[i] else state["actions"][at : at + length])
-            at += length
+        columns = self.columns
+        actions = by_env(state["actions"], state, columns.columns_per_env)
+        taken = [None if columns.ended[i] else own for i, own in enumerate(actions)]
         different = columns.replay(taken, self._obs, self._open.total)
         return [(self._column(i), what) for i, what in different]
 
@@ -202,16 +198,23 @@ def last_rows(obs: ObservationSpec, rows: Mapping[str, Array]) -> Mark:
     return {name: row.copy() for name, row in (parts | others).items()}
 
 
+def open_steps(mark: Mark) -> Array:
+    """Steps of each environment's open episode; 0 where it has ended."""
+    return np.where(mark["ended"], 0, mark["row"] - mark["started"])
+
+
+def by_env(rows: Array, mark: Mark, columns_per_env: int) -> list[Array]:
+    """Rows of all open episodes, one after the other, as `Ledger.state` gives them: each one's."""
+    return np.split(rows, np.cumsum(open_steps(mark) * columns_per_env)[:-1])
+
+
 LAST = [name for name, entry in FIELDS.items() if entry["kept"] == "last"]
 EPISODE = [name for name, entry in FIELDS.items() if entry["kept"] == "episode"]
 """Fields of which a ledger keeps the last row, or the rows of open episodes."""
 
 
 class Ledger:
-    """Where a block stood after each rollout, and the actions of its open episodes.
-
-    What it keeps of a rollout is what the table of fields says: `Rollout`.
-    """
+    """Where a block stood after each rollout, and the rows of its open episodes: see `FIELDS`."""
 
     def __init__(self, world: World, spec: RolloutSpec) -> None:
         self._world, self._spec = world, spec
@@ -254,13 +257,13 @@ class Ledger:
         """With `actions`, the open episodes' own, one column after the other."""
         if not mark or self._world.resume != "replay":
             return dict(mark)
-        end, found = int(mark["row"]), dict(mark)
+        found = dict(mark)
+        begins = mark["started"] - self._oldest
+        ends = begins + open_steps(mark)
         for name, kept in self._rows.items():
             rows, taken = np.concatenate([*kept, self._blank(name, 0)]), []
-            for i, (started, ended) in enumerate(zip(mark["started"], mark["ended"], strict=True)):
-                last = int(started) if ended else end
-                own = rows[int(started) - self._oldest : last - self._oldest, self._of(i)]
-                taken.append(own.reshape(-1, *rows.shape[2:]))
+            for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+                taken.append(rows[begin:end, self._of(i)].reshape(-1, *rows.shape[2:]))
             found[f"{name}s"] = np.concatenate(taken)
         return found
 
@@ -272,17 +275,14 @@ class Ledger:
         self.published = self.now
         if self._world.resume != "replay":
             return
-        row, started, ended = int(state["row"]), state["started"], state["ended"]
         # Rows before the open episodes' are never asked for again; each column's own are put back.
-        self._oldest = int(min([row, *started[~ended]]))
+        steps = open_steps(state)
+        self._oldest = int(state["row"] - steps.max())
         for name in self._rows:
-            kept, at = self._blank(name, row - self._oldest), 0
-            for i in np.flatnonzero(~ended).tolist():
-                steps = row - int(started[i])
-                own = kept[len(kept) - steps :, self._of(i)]
-                length = steps * self._spec.columns_per_env
-                own[...] = state[f"{name}s"][at : at + length].reshape(own.shape)
-                at += length
+            kept = self._blank(name, steps.max())
+            for i, rows in enumerate(by_env(state[f"{name}s"], state, self._spec.columns_per_env)):
+                own = kept[len(kept) - steps[i] :, self._of(i)]
+                own[...] = rows.reshape(own.shape)
             self._rows[name] = deque([kept] if len(kept) else [])
 
     def _of(self, env: int) -> slice:
@@ -306,16 +306,16 @@ class Ledger:
         if spec.stack > 1:
             template["before"] = self._blank("before", spec.history[0])
         fitting(state, template)
-        row, ended = int(state["row"]), state["ended"]
+        row = int(state["row"])
         for name in ("row", "started", "length", "rollouts"):
             if not 0 <= state[name].min() <= state[name].max() <= MOST:
                 raise ValueError(f"{name} is {state[name].tolist()}")
         if (state["started"] > row).any() or (state["episode"] < -1).any():
             raise ValueError(f"an episode is said to start after row {row}")
         if self._world.resume == "replay":
-            steps = int(np.where(ended, 0, row - state["started"]).sum())
+            needed = int(open_steps(state).sum()) * self._spec.columns_per_env
             for name in self._rows:
-                needed, like = steps * self._spec.columns_per_env, self._blank(name, 0)[:, 0]
+                like = self._blank(name, 0)[:, 0]
                 found = state[f"{name}s"]
                 if found.shape != (needed, *like.shape[1:]) or found.dtype != like.dtype:
                     raise ValueError(f"{name}s are {found.dtype} {found.shape}, for {needed} steps")

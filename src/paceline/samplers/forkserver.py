@@ -9,35 +9,22 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypeAlias
 
 from ..errors import EnvironmentFailed
-from ..machine import THREAD_VARIABLES, end_with_parent
+from ..machine import THREAD_VARIABLES, end_with_parent, python_command, ready
 
 GRACE = 5.0
 """Seconds that workers have to close their environments and leave by themselves."""
 PATIENCE = 60.0
 """Seconds that the server has to start, and to answer."""
 MOST_BYTES = 4096
-
-
-class Starter(Protocol):
-    def start(self, connection: int, memory: int) -> int:
-        """Start a worker with these descriptors; returns its process id."""
-
-    def end(self, pid: int) -> int | None:
-        """Make sure that a worker is gone; its exit code, or minus its signal, if that is known."""
-
-    def close(self) -> None:
-        """End every worker; those that have been told to leave get a moment for it."""
 
 
 def starter(preload: list[str]) -> Starter:
@@ -58,25 +45,14 @@ def ignore_signals() -> None:
         signal.signal(kind, lambda *_: None)
 
 
-def _python(call: str, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    """An interpreter that finds the same modules and runs one call of this package.
-
-    In a session of its own: signals from the terminal are for the trainer, which passes them on
-    in its own way.
-    """
-    module, _, function = call.partition(":")
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    code = (
-        f"import sys; sys.path[:] = {path!r}; "
-        f"from paceline.samplers.{module} import {function.partition('(')[0]}; {function}"
-    )
-    single = dict.fromkeys(THREAD_VARIABLES, "1")
+def _python(code: str, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """An interpreter in a session of its own: signals from the terminal are for the trainer."""
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        python_command(f"from paceline.samplers import {code}"),
         stdin=subprocess.DEVNULL,
         pass_fds=pass_fds,
         start_new_session=True,
-        env=os.environ | single,
+        env=os.environ | dict.fromkeys(THREAD_VARIABLES, "1"),
     )
 
 
@@ -93,13 +69,14 @@ class Forkserver:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         trainer = os.pidfd_open(os.getpid())
         with theirs:
-            call = f"forkserver:serve({theirs.fileno()}, {trainer}, {self._preload!r})"
-            self._process = _python(call, (theirs.fileno(), trainer))
+            given = theirs.fileno(), trainer, os.getpid(), self._preload
+            self._process = _python(f"forkserver; forkserver.serve(*{given!r})", given[:2])
         os.close(trainer)
         ours.settimeout(PATIENCE)
         self._socket = ours
 
     def start(self, connection: int, memory: int) -> int:
+        """Start a worker with these descriptors; returns its process id."""
         if self._socket.fileno() < 0:
             self._launch()
         pid, fds = self._ask("start", fds=[connection, memory])
@@ -112,6 +89,7 @@ class Forkserver:
         return int(pid)
 
     def end(self, pid: int) -> int | None:
+        """Make sure that a worker is gone; its exit code, or minus its signal, if that is known."""
         code = None
         with suppress(OSError):
             code, _ = self._ask("end", pid)
@@ -135,6 +113,7 @@ class Forkserver:
         return pickle.loads(answer), found
 
     def close(self) -> None:
+        """End every worker; those that have been told to leave get a moment for it."""
         self._stop()
         for pid in list(self._workers):
             self.end(pid)
@@ -151,7 +130,7 @@ class Forkserver:
             self._process.wait()
 
 
-def serve(requests: int, trainer: int, preload: list[str]) -> NoReturn:
+def serve(requests: int, trainer: int, trainer_pid: int, preload: list[str]) -> NoReturn:
     """The server: forks on request, knows how its children ended, and goes with its trainer."""
     ignore_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer may have ignored it
@@ -159,14 +138,14 @@ def serve(requests: int, trainer: int, preload: list[str]) -> NoReturn:
         import_module(module)
     gc.collect()
     gc.freeze()  # what is shared with the children stays shared
-    server = _Server(socket.socket(fileno=requests), trainer)
+    server = _Server(socket.socket(fileno=requests), trainer, trainer_pid)
     while True:
         server.turn()
 
 
 class _Server:
-    def __init__(self, requests: socket.socket, trainer: int) -> None:
-        self._requests, self._trainer = requests, trainer
+    def __init__(self, requests: socket.socket, trainer: int, trainer_pid: int) -> None:
+        self._requests, self._trainer, self._trainer_pid = requests, trainer, trainer_pid
         self._children: dict[int, int] = {}
         """pidfd → pid"""
         self._ended: dict[int, int] = {}
@@ -174,12 +153,12 @@ class _Server:
 
     def turn(self) -> None:
         """Wait for something to happen, and see to it."""
-        for fd in self._happened([self._requests.fileno(), self._trainer, *self._children], None):
+        for fd in ready([self._requests.fileno(), self._trainer, *self._children], None):
             if fd in self._children:
                 self._bury(fd)
             elif fd == self._trainer:
                 self._leave(grace=0.0)
-            elif fd == self._requests.fileno():
+            elif fd == self._requests.fileno():  # not a child that has been buried meanwhile
                 try:
                     self._answer()
                 except OSError:  # the trainer did not wait for it
@@ -206,9 +185,9 @@ class _Server:
 
             end_with_parent()
             self._requests.close()
-            for fd in self._children:
+            for fd in (self._trainer, *self._children):
                 os.close(fd)
-            main(connection, memory, self._trainer)
+            main(connection, memory, self._trainer_pid)
         fd = os.pidfd_open(pid)
         self._children[fd] = pid
         return fd
@@ -231,7 +210,7 @@ class _Server:
     def _leave(self, grace: float) -> NoReturn:
         deadline = time.monotonic() + grace
         while self._children and (left := deadline - time.monotonic()) > 0:
-            for fd in self._happened([self._trainer, *self._children], left):
+            for fd in ready([self._trainer, *self._children], left):
                 if fd == self._trainer:  # which was killed: nobody is to be waited for
                     deadline = 0.0
                 else:
@@ -239,13 +218,6 @@ class _Server:
         for pid in list(self._children.values()):
             self._end(pid)
         os._exit(0)
-
-    @staticmethod
-    def _happened(fds: list[int], timeout: float | None) -> list[int]:
-        poll = select.poll()
-        for fd in fds:
-            poll.register(fd, select.POLLIN)
-        return [fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)]
 
 
 class Spawner:
@@ -255,7 +227,8 @@ class Spawner:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, connection: int, memory: int) -> int:
-        process = _python(f"worker:main({connection}, {memory}, None)", (connection, memory))
+        given = connection, memory, os.getpid()
+        process = _python(f"worker; worker.main(*{given!r})", given[:2])
         self._processes[process.pid] = process
         return process.pid
 
@@ -271,3 +244,6 @@ class Spawner:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
             self.end(pid)
+
+
+Starter: TypeAlias = Forkserver | Spawner

@@ -89,9 +89,8 @@ class Arrival:
 
 
 class WorkerPool(Counters, Protocol):
-    """Workers by number. A worker that dies or hangs is replaced and brought back to where its
-    ledger stands; if that fails too often, any of the calls raises `EnvironmentFailed`.
-    """
+    """Workers by number. One that dies or hangs is replaced and brought back to where its ledger
+    stands; if that fails too often, any of the calls raises `EnvironmentFailed`."""
 
     @property
     def spec(self) -> PoolSpec: ...
@@ -105,10 +104,7 @@ class WorkerPool(Counters, Protocol):
         """The rollout of all columns, where workers have no slots of their own."""
 
     def begin(self) -> list[Difference]:
-        """Have every worker ready, with its first episodes or those of its ledger; once.
-
-        Returns the columns that did not come out as they were.
-        """
+        """Begin the first episodes, or the ledgers', once; the columns that came out different."""
 
     def publish(self, weights: Array, version: int) -> None:
         """Act with these weights in every rollout that is begun from now on."""

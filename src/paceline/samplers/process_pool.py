@@ -8,7 +8,6 @@ import pickle
 import selectors
 import signal
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -19,16 +18,16 @@ from typing import Any
 
 from ..envs.gym import registered
 from ..envs.replaying import Difference
-from ..errors import BadInput, EnvironmentFailed
+from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..machine import nameless_file, oom_kills
 from ..rollout import Array, Rollout
-from ..sending import by_value
+from ..sending import Logged, by_value, limit_waiting
 from ..stopping import interruptible
 from .block import Ledger, listed, unpacked
 from .forkserver import Starter, starter
 from .memory import Memory
 from .pool import TICK, Arrival, PoolSpec
-from .worker import Begin, Crashed, Done, Failed, Fill, Logged, Ready, Setup
+from .worker import Begin, Crashed, Done, Fill, Ready
 
 log = logging.getLogger("paceline")
 
@@ -69,7 +68,7 @@ class Worker:
     ledger: Ledger
     slots: list[Rollout]
     pid: int = 0
-    connection: Connection[Any, Any] | None = None
+    connection: Connection[Any, Any] = field(init=False)
     ready: bool = False
     pending: deque[int] = field(default_factory=deque)
     """slots that it was told to fill and has not"""
@@ -79,8 +78,7 @@ class Worker:
     """seconds without a heartbeat, when there should have been one"""
     heartbeat: bytes = b""
     env_restarts: int = 0
-    """of its processes before this one"""
-    env_restarts_now: int = 0
+    """of this process"""
 
     @property
     def name(self) -> str:
@@ -101,15 +99,11 @@ class ProcessPool:
             Worker(number, spec.columns_of(number), ledger, spec.slots_of(number, memory.slots))
             for number, ledger in enumerate(self.ledgers)
         ]
-        self.restarts, self.t_wait = 0, 0.0
+        self.restarts, self.env_restarts, self.t_wait = 0, 0, 0.0
         self._oom_kills, self._checked = oom_kills(), time.monotonic()
         self._traced = self._begun = self._at_work = False
         for worker in self._workers:
             self._start(worker)
-
-    @property
-    def env_restarts(self) -> int:
-        return sum(worker.env_restarts + worker.env_restarts_now for worker in self._workers)
 
     def begin(self) -> list[Difference]:
         if self._begun:
@@ -152,7 +146,6 @@ class ProcessPool:
         for key, _ in ready:
             worker: Worker = key.data
             try:
-                assert worker.connection is not None
                 message = worker.connection.recv()
             except BlockingIOError:
                 self._replace(worker, "stopped in the middle of a message")
@@ -161,14 +154,14 @@ class ProcessPool:
                 self._replace(worker)
                 continue
             match message:
-                case Logged():
-                    self._log(message)
+                case Logged(level, text, trace):
+                    log.log(level, "%s%s", text, f"\n{self._shown(trace)}" if trace else "")
                 case Ready():
                     yield self._on_ready(worker, message)
                 case Done():
                     yield self._on_done(worker, message)
-                case Failed(error):
-                    raise error
+                case PacelineError():
+                    raise message
                 case Crashed(cause, trace):
                     log.warning("%s", self._shown(trace))
                     self._replace(worker, f"broke ({cause})")
@@ -188,13 +181,11 @@ class ProcessPool:
     def _on_done(self, worker: Worker, done: Done) -> Arrival:
         worker.pending.popleft()
         worker.failures, worker.silent = 0, 0.0
-        worker.env_restarts_now = done.failures
+        self.env_restarts += done.failures - worker.env_restarts
+        worker.env_restarts = done.failures
         rollout = worker.slots[done.slot]
         mark = worker.ledger.note(rollout, unpacked(*done.counters))
         return Arrival(worker.number, done.slot, rollout, done.episodes, mark)
-
-    def _log(self, line: Logged) -> None:
-        log.log(line.level, "%s%s", line.text, f"\n{self._shown(line.trace)}" if line.trace else "")
 
     def _shown(self, trace: str) -> str:
         """A traceback, the first time; later ones would say the same."""
@@ -231,17 +222,12 @@ class ProcessPool:
             except OSError as error:
                 raise EnvironmentFailed(f"no worker process can be started: {error}") from error
         # A worker that is stopped in the middle of a message must not stop the trainer.
-        for option, patience in (
-            (socket.SO_RCVTIMEO, self.spec.timeout),
-            (socket.SO_SNDTIMEO, max(self.spec.timeout, SLOW_START)),
-        ):
-            connection.setsockopt(
-                socket.SOL_SOCKET, option, struct.pack("ll", int(patience) + 1, 0)
-            )
+        patience = self.spec.timeout, max(self.spec.timeout, SLOW_START)
+        limit_waiting(connection, *(int(seconds) + 1 for seconds in patience))
         worker.connection = Connection(connection.detach())
         worker.ready, worker.silent, worker.heartbeat = False, 0.0, b""
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
-        self._send(worker, Setup(self._common, worker.number))
+        self._send(worker, (self._common, worker.number))
 
     def _started(self, worker: Worker) -> socket.socket:
         """The trainer's end of the connection to a new process."""
@@ -257,8 +243,7 @@ class ProcessPool:
     def _begin(self, worker: Worker) -> None:
         self._send(worker, Begin(worker.ledger.state(worker.ledger.now)))
 
-    def _send(self, worker: Worker, message: Setup | Begin | Fill) -> None:
-        assert worker.connection is not None
+    def _send(self, worker: Worker, message: Any) -> None:
         try:
             worker.connection.send_bytes(pickle.dumps(message))
         except OSError:  # half a message is worse than none; its successor will be told again
@@ -278,8 +263,7 @@ class ProcessPool:
                 f"{what}; that was failure {worker.failures} in a row without a finished rollout"
             )
         self.restarts += 1
-        worker.env_restarts += worker.env_restarts_now
-        worker.env_restarts_now = 0
+        worker.env_restarts = 0
         self._start(worker)
         log.warning("%s; pid %d takes its place", what, worker.pid)
         if self._begun:
@@ -288,11 +272,10 @@ class ProcessPool:
             self._send(worker, Fill(slot))
 
     def _disconnect(self, worker: Worker) -> None:
-        if worker.connection is not None:
+        if not worker.connection.closed:
             self._selector.unregister(worker.connection)
             _shut(worker.connection)
             worker.connection.close()
-            worker.connection = None
 
     def close(self) -> None:
         """End every worker, also in the middle of a rollout; wait until they are gone."""

@@ -46,24 +46,23 @@ class Serial:
         return replace(self._out, episodes=episodes)
 
     def begin(self) -> None:
-        if self._begun:
-            return
-        for block, ledger in zip(self._blocks, self._ledgers, strict=True):
-            with interruptible():
-                block.begin()
-            ledger.begin(block.mark())
-        self._begun = True
+        if not self._begun:
+            self._begin()
 
     def state(self) -> dict[str, Any] | None:
         return states(self._ledgers)
 
     def restore(self, state: dict[str, Any]) -> list[Difference]:
+        for number, ledger in enumerate(self._ledgers):
+            ledger.restore(part(f"{number}.", state))
+        return self._begin()
+
+    def _begin(self) -> list[Difference]:
+        """Begin the first episodes, or those of the ledgers; columns that came out different."""
         different: list[Difference] = []
-        for number, (block, ledger) in enumerate(zip(self._blocks, self._ledgers, strict=True)):
-            own = part(f"{number}.", state)
-            ledger.restore(own)
+        for block, ledger in zip(self._blocks, self._ledgers, strict=True):
             with interruptible():
-                different += block.restore(own)
+                different += block.restore(ledger.state(ledger.now))
             ledger.begin(block.mark())
         self._begun = True
         return different

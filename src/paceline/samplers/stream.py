@@ -40,7 +40,12 @@ class Stream(PoolSampler):
         self._taken = []
 
     def collect(self) -> Rollout:
-        self._stream()
+        if not self._streaming:
+            self._streaming = True
+            self._pool.begin()
+            for worker in self._workers:
+                for slot in range(self._slots):
+                    self._pool.fill(worker, slot)
         batch = len(self._places)
         while len(self._waiting) < batch or self._overdue():
             enough = len(self._waiting) >= batch
@@ -53,16 +58,6 @@ class Stream(PoolSampler):
             episodes += arrival.episodes
             self._pool.fill(arrival.worker, arrival.slot)
         return replace(self._batch, episodes=episodes)
-
-    def _stream(self) -> None:
-        """Let every worker go."""
-        if self._streaming:
-            return
-        self._streaming = True
-        self._pool.begin()
-        for worker in self._workers:
-            for slot in range(self._slots):
-                self._pool.fill(worker, slot)
 
     def _overdue(self) -> bool:
         """Whether a rollout is in the making that would be too old for the batch after this one."""

@@ -11,10 +11,7 @@ import logging
 import os
 import pickle
 import random
-import select
-import sys
 import threading
-import time
 import traceback
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -28,23 +25,15 @@ from ..envs.guards import ENV_ERRORS
 from ..envs.gym import register
 from ..envs.replaying import Difference
 from ..errors import BadInput, EnvironmentFailed, PacelineError
+from ..machine import end_with, leave
 from ..rollout import Array, Episode, Rollout
+from ..sending import LogSender
 from .block import Block, Mark, packed
 from .forkserver import ignore_signals
 from .memory import Memory, Weights
 from .unroll import Leaving
 
-
-@dataclass(frozen=True)
-class Setup:
-    """What one worker is told once."""
-
-    common: bytes
-    """pickled by value: the `PoolSpec`, and environments that only the trainer may know"""
-    number: int
-
-
-# What the trainer says …
+# What the trainer says, after the pool's common setup and the worker's number …
 
 
 @dataclass(frozen=True)
@@ -62,7 +51,7 @@ class Fill:
     slot: int
 
 
-# … and what a worker says.
+# … and what a worker says; or a `PacelineError`, which the trainer raises in turn.
 
 
 @dataclass(frozen=True)
@@ -83,13 +72,6 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """The run can't go on, for a reason that the trainer raises in turn."""
-
-    error: PacelineError
-
-
-@dataclass(frozen=True)
 class Crashed:
     """This process can't go on, which another might."""
 
@@ -97,20 +79,11 @@ class Crashed:
     trace: str
 
 
-@dataclass(frozen=True)
-class Logged:
-    """A line of the log."""
-
-    level: int
-    text: str
-    trace: str
-
-
 DISCONNECTED = (EOFError, BrokenPipeError, ConnectionResetError, Leaving)
 
 
-def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
-    """The whole life of a worker, given its descriptors; `trainer` is one that ends with it."""
+def main(connection: int, memory: int, trainer: int) -> NoReturn:
+    """The whole life of a worker, given its descriptors and the trainer's process id."""
     code = 1
     try:
         with suppress(PermissionError):  # where it leads a session already
@@ -121,12 +94,12 @@ def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         ignore_signals()
         faulthandler.enable()
-        threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
+        end_with(trainer)
         channel = Channel(Connection(connection))
         try:
             _work(channel, memory)
         except PacelineError as error:
-            channel.send(Failed(error))
+            channel.send(error)
         except DISCONNECTED:
             raise
         except ENV_ERRORS as error:
@@ -136,51 +109,26 @@ def main(connection: int, memory: int, trainer: int | None) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+        leave(code)
 
 
-def _leave_with(trainer: int | None) -> None:
-    """End with the trainer, also in the middle of a rollout."""
-    if trainer is not None:
-        poll = select.poll()
-        poll.register(trainer, select.POLLIN)
-        poll.poll()
-    else:
-        parent = os.getppid()
-        while os.getppid() == parent:
-            time.sleep(0.5)
-    os._exit(0)
-
-
-class Channel(logging.Handler):
-    """The connection to the trainer; what is logged goes over it too."""
+class Channel:
+    """The connection to the trainer; what is logged goes over it too, from any thread."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
-        super().__init__()
         self._connection, self._lock = connection, threading.Lock()
-
-    def receive(self) -> Any:
-        return self._connection.recv()
+        self.receive = connection.recv
 
     def send(self, message: Any) -> None:
         with self._lock:
             self._connection.send_bytes(pickle.dumps(message))
 
-    def emit(self, record: logging.LogRecord) -> None:
-        trace = ""
-        if record.exc_info and record.exc_info[0] is not None:
-            trace = "".join(traceback.format_exception(*record.exc_info))
-        self.send(Logged(record.levelno, record.getMessage(), trace))
-
 
 def _work(channel: Channel, memory_file: int) -> None:
-    setup: Setup = channel.receive()
-    number, (spec, registered) = setup.number, cloudpickle.loads(setup.common)
+    common, number = channel.receive()
+    spec, registered = cloudpickle.loads(common)
     log = logging.getLogger("paceline")
-    log.addHandler(channel)
+    log.addHandler(LogSender(channel.send))
     log.propagate = False
     if spec.cpus[number]:
         os.sched_setaffinity(0, spec.cpus[number])
@@ -205,18 +153,15 @@ def _serve(channel: Channel, published: Weights, slots: list[Rollout], block: Bl
     while True:
         match channel.receive():
             case Begin(state):
-                different = _begun(block, state)
+                try:
+                    different = block.restore(state)
+                except ValueError as error:
+                    raise BadInput(
+                        f"the environments refuse the state they were saved with: {error}"
+                    ) from None
                 channel.send(Ready(block.mark(), different))
             case Fill(slot):
                 block.load(weights, published.read(weights))
                 episodes = block.fill(slots[slot])
                 counters = packed(block.counters())
                 channel.send(Done(slot, counters, episodes, block.columns.failures))
-
-
-def _begun(block: Block, state: Mark) -> list[Difference]:
-    """Columns that are not as they were."""
-    try:
-        return block.restore(state)
-    except ValueError as error:
-        raise BadInput(f"the environments refuse the state they were saved with: {error}") from None

@@ -33,23 +33,25 @@ class Watcher(Protocol):
 
 
 class Sync(Protocol):
+    """What has a body here is right where ranks wait for each other."""
+
     rank: int
     size: int
     """ranks that make every update together"""
     heartbeat: Heartbeat
     """this rank's signs of life, for the others to see"""
+    path: str
+    """how ranks talk, for a reader; empty where there is nobody to talk to"""
 
     @property
     def watcher(self) -> Watcher | None:
         """What this process does instead of learning, if it only watches others."""
+        return None
 
     @property
     def world_size(self) -> int:
         """Learners of the run, whether or not they wait for each other."""
-
-    @property
-    def path(self) -> str:
-        """How ranks talk, for a reader; empty where there is nobody to talk to."""
+        return self.size
 
     def share(self, tensor: Tensor) -> Tensor:
         """A tensor that all ranks see, starting with rank 0's content; perhaps the same one."""
@@ -62,12 +64,14 @@ class Sync(Protocol):
 
     def all(self, flag: bool) -> bool:
         """Whether `flag` holds on every rank."""
+        return all(self.gather(flag))
 
     def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
         """What all ranks have to tell since the last time: `sums` added up, all their episodes."""
 
     def peak(self, value: float) -> float:
         """The largest `value` of any rank."""
+        return max(self.gather(value))
 
     def close(self) -> None:
         """Leave; whoever still waits for this rank is not held up."""

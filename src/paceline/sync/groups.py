@@ -1,12 +1,16 @@
-"""Groups: ranks that add up tensors and pass objects round, each kind in its own way."""
+"""Groups: ranks that add up tensors and pass objects round, each kind in its own way.
+
+Each has `sum`, `gather` and `close` of `Sync`, for its own ranks.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +22,8 @@ from ..errors import LostRank
 from ..heartbeat import Heartbeat
 from ..rollout import Array
 from .beat import TICK
-from .meeting import Meeting
+from .meeting import Meeting, Watch
 from .segment import SLOT, Segment
-from .watch import Watch
 from .wire import decode, encode
 
 YIELDS = 2000
@@ -29,21 +32,12 @@ GOING = 1.0
 """Seconds from the end of a process's connections to its own, at most."""
 HOURS = timedelta(hours=24)
 """Nothing ends a wait but the watch."""
-
-
-class Group(Protocol):
-    def sum(self, buffer: Tensor) -> None:
-        """Replace `buffer` by its sum over the group."""
-
-    def gather(self, item: Any) -> list[Any]:
-        """Everybody's item, which is plain data (see `wire.py`), in the order of ranks."""
-
-    def close(self) -> None: ...
+BEAT = 1.0
+"""Seconds between two signs of life that go through the store, at most."""
 
 
 class Shared:
-    """Ranks of one host, through memory. Sums are taken in the order of ranks, so that they are
-    the same to the bit everywhere."""
+    """Ranks of one host, through memory. Sums in the order of ranks are the same to the bit."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -80,20 +74,23 @@ class Shared:
 
 
 class Torch:
-    """Ranks anywhere, through torch.distributed."""
+    """Ranks anywhere, through torch.distributed; others see whether what this one shows changes."""
 
     def __init__(
         self,
         meeting: Meeting,
-        ranks: list[int],
+        ranks: Sequence[int],
         backend: str,
         device: torch.device,
-        watch: Watch,
-        alive: Callable[[], None],
+        timeout: float,
+        heartbeat: Heartbeat,
+        shown: Heartbeat | memoryview,
     ) -> None:
         self._place, self._size, self._device = ranks.index(meeting.rank), len(ranks), device
-        self._watch, self._alive = watch, alive
         self._others = [rank for rank in ranks if rank != meeting.rank]
+        self._heartbeat = heartbeat
+        self._beats = Beats(meeting, shown, timeout, self._others)
+        self._watch = Watch(meeting, self._beats.sign, timeout)
         self._given_up = False
         """whether an operation is still under way, whose end nobody will wait for"""
         store = PrefixStore(f"group/{ranks[0]}", meeting.store)
@@ -120,8 +117,7 @@ class Torch:
         return [decode(row[:size].numpy().tobytes()) for row, size in found]
 
     def _finish(self, work: Any) -> None:
-        """Wait without sleeping for as long as it usually takes; then in naps, with a look at the
-        others now and then."""
+        """Wait without sleeping for as long as it usually takes; then in naps, with looks."""
         yields, looked = 0, time.monotonic()
         while not work.is_completed():
             if yields < YIELDS:
@@ -131,9 +127,9 @@ class Torch:
             time.sleep(NAP)
             if time.monotonic() - looked >= TICK:
                 looked = time.monotonic()
-                self._alive()
+                self._heartbeat.beats += 1
                 self._look()
-        self._alive()
+        self._heartbeat.beats += 1
         try:
             work.wait()
         except RuntimeError as error:
@@ -150,6 +146,7 @@ class Torch:
         self._given_up = False
 
     def close(self) -> None:
+        self._beats.close()
         self._watch.close()
         if not self._given_up:  # else it would wait for the operation to end
             dist.destroy_process_group()
@@ -184,10 +181,36 @@ class Hosts:
         self._here.close()
 
 
-def showing_life(heartbeat: Heartbeat) -> Callable[[], None]:
-    """What a rank does to show that it is alive, where no memory shows it."""
+class Beats:
+    """Signs of life that go through the store, for ranks that have no memory in common."""
 
-    def alive() -> None:
-        heartbeat.beats += 1
+    def __init__(
+        self, meeting: Meeting, shown: Heartbeat | memoryview, timeout: float, others: list[int]
+    ) -> None:
+        self._store, self._rank, self._shown = meeting.store, meeting.rank, shown
+        self._every, self._others = min(BEAT, timeout / 8), others
+        self._signs: dict[int, bytes] = {}
+        self._over = threading.Event()
+        self._tell()
+        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self._thread.start()
 
-    return alive
+    def sign(self, rank: int) -> bytes:
+        """The latest; a store that does not answer leaves it as it was."""
+        return self._signs.get(rank, b"")
+
+    def _tell(self) -> None:
+        self._store.set(f"sign/{self._rank}", bytes(self._shown).hex())
+
+    def _go_on(self) -> None:
+        while not self._over.wait(self._every):
+            try:
+                self._tell()
+                for rank in self._others:
+                    self._signs[rank] = self._store.get(f"sign/{rank}")
+            except RuntimeError:
+                return
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(BEAT)  # it may wait for a store that has gone

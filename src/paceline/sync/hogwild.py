@@ -18,11 +18,11 @@ from torch import Tensor
 from ..errors import BadInput
 from ..heartbeat import Heartbeat
 from ..rollout import Array, Episode
-from . import futex
+from . import Sync
 from .beat import TICK
 from .groups import Shared
 from .meeting import Meeting
-from .segment import DONE, LOOKS, WORDS, Segment
+from .segment import DONE, FUTEX, LOOKS, WORDS, Segment
 
 if TYPE_CHECKING:
     from ..budget import Budget, Progress
@@ -39,20 +39,20 @@ RING = 256
 """Episodes of each learner that are remembered until everybody has read them."""
 
 
-class Hogwild:
+class Hogwild(Sync):
     size = 1
     path = "shared weights, no locks"
 
     def __init__(self, meeting: Meeting, timeout: float = 120.0) -> None:
-        if not futex.AVAILABLE or len(meeting.hosts) > 1:
+        if not FUTEX or len(meeting.hosts) > 1:
             raise BadInput(
                 "a3c's learners share memory, which takes one host with Linux on x86; "
                 "write --algo a2c with --num-workers or --ranks instead"
             )
         self.rank, self._ranks, self._meeting = meeting.rank, meeting.size, meeting
         everyone = list(range(meeting.size))
-        crowded = True  # they seldom wait for each other, and then for long
-        self._segment = Segment(meeting, everyone, timeout, crowded, ARENA)
+        # Crowded: they seldom wait for each other, and then for long.
+        self._segment = Segment(meeting, everyone, timeout, crowded=True, arena=ARENA)
         self._group = Shared(self._segment)
         self.heartbeat: Heartbeat = self._segment.heartbeat
         self._taken, self._looked = 0, time.monotonic()
@@ -91,9 +91,6 @@ class Hogwild:
     def gather(self, item: Any) -> list[Any]:
         """While everybody is still starting; afterwards nobody would come."""
         return self._group.gather(item)
-
-    def all(self, flag: bool) -> bool:
-        return all(self.gather(flag))
 
     def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
         """Since this process last asked; nobody waits for anybody."""
@@ -149,7 +146,6 @@ class Hogwild:
         log_every: int,
         stopping: Callable[[], bool] = lambda: False,
     ) -> Iterator[Report]:
-        """What the ring yields, while others collect and learn until the budget is spent."""
         at_work, stopped = True, False
         while at_work:
             left = math.inf if budget.seconds is None else budget.seconds - progress.time

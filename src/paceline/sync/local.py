@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..heartbeat import Heartbeat
 from ..rollout import Array, Episode
+from . import Sync
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Local:
+class Local(Sync):
     rank = 0
     size = 1
-    world_size = 1
     path = ""
-    watcher = None
 
     def __init__(self) -> None:
         self.heartbeat: Heartbeat = Heartbeat()
@@ -30,14 +29,8 @@ class Local:
     def gather(self, item: Any) -> list[Any]:
         return [item]
 
-    def all(self, flag: bool) -> bool:
-        return flag
-
     def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
         return sums, episodes
-
-    def peak(self, value: float) -> float:
-        return value
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Where ranks meet: the store that a launcher points to, and who is there, on which host."""
+"""Where ranks meet: the store that a launcher points to, who is there, and who is still there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import json
 import logging
 import os
 import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +21,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import LostRank
 from ..launcher import check_init_method
+from ..machine import ready
+from .beat import TICK
 
 log = logging.getLogger("paceline")
 
@@ -94,31 +99,19 @@ def _hosted(init_method: str, size: int, patience: timedelta) -> Store | None:
     if not host or not port:
         return None
     try:
-        listening = _listening(host, port)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.create_server(address, family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise
         log.warning(
             "rank 0 can't listen at %s alone (%s) and does so at every address of this host",
             host,
-            error.strerror,
+            (error.strerror or "").partition(" (while")[0],
         )
         return None
     with listening:
         return TCPStore(host, port, size, True, patience, master_listen_fd=listening.detach())
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen()
-    except OSError:
-        found.close()
-        raise
-    return found
 
 
 def this_host() -> str:
@@ -128,3 +121,59 @@ def this_host() -> str:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return os.uname().nodename
+
+
+class Watch:
+    """Tells a rank that takes its time from one that hangs or has gone.
+
+    `sign(rank)` is read now and then; one that stays the same for `timeout` seconds hangs.
+    """
+
+    def __init__(self, meeting: Meeting, sign: Callable[[int], bytes], timeout: float) -> None:
+        self._members, self._sign, self._timeout = meeting.members, sign, timeout
+        self._looked = time.monotonic()
+        self._seen: dict[int, bytes] = {}
+        self._quiet: dict[int, float] = {}
+        self._pidfds: dict[int, int] = {}
+        """of ranks on this host, where the system has them; elsewhere their silence has to tell"""
+        self._gone: set[int] = set()
+        here = meeting.members[meeting.rank].host
+        for member in meeting.members:
+            if member.host == here and member.rank != meeting.rank:
+                with suppress(AttributeError, OSError):
+                    try:
+                        self._pidfds[member.rank] = os.pidfd_open(member.pid)
+                    except ProcessLookupError:
+                        self._gone.add(member.rank)
+
+    def look(self, awaited: list[int]) -> None:
+        """Raise `LostRank` if one of those that are waited for will never come."""
+        now = time.monotonic()
+        # Whoever was not waiting, or was itself asleep for a while, has no right to complain.
+        passed = min(now - self._looked, 2 * TICK)
+        self._looked = now
+        # Whoever went first may have been followed by those who missed it: all are named.
+        gone = [str(self._members[rank]) for rank in awaited if self._has_gone(rank)]
+        if gone:
+            raise LostRank(f"{', '.join(gone)} {'has' if len(gone) == 1 else 'have'} gone")
+        for rank in awaited:
+            sign = self._sign(rank)
+            same = sign == self._seen.get(rank)
+            self._seen[rank] = sign
+            self._quiet[rank] = self._quiet.get(rank, 0.0) + passed if same else 0.0
+            if self._quiet[rank] >= self._timeout:
+                error = LostRank(
+                    f"{self._members[rank]} has shown no sign of life for "
+                    f"{self._quiet[rank]:.0f} s (--rank-timeout)"
+                )
+                error.hangs = self._members[rank].pid
+                raise error
+
+    def _has_gone(self, rank: int) -> bool:
+        pidfd = self._pidfds.get(rank)
+        return rank in self._gone if pidfd is None else bool(ready([pidfd], 0))
+
+    def close(self) -> None:
+        for fd in self._pidfds.values():
+            os.close(fd)
+        self._pidfds = {}

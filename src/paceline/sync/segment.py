@@ -6,8 +6,11 @@ It has no name, so nothing of it can be left behind. Every rank writes its own p
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import platform
+import sys
 import time
 from typing import Any
 
@@ -15,12 +18,10 @@ import numpy as np
 
 from ..errors import PacelineError
 from ..heartbeat import Heartbeat
-from ..machine import available_cpus, nameless_file
+from ..machine import ORDERED, available_cpus, nameless_file
 from ..rollout import Array
-from . import futex
 from .beat import TICK
-from .meeting import Meeting
-from .watch import Sign, Watch
+from .meeting import Meeting, Watch
 
 WORDS = 8
 """Of a rank's line, which fills a cache line: [turn posted, bytes of an even turn, of an odd one,
@@ -31,6 +32,18 @@ SLOT = 2**24
 NONE = "none"
 SPIN_SECONDS = 2e-4
 YIELDS = 8
+FUTEX = sys.platform == "linux" and ORDERED
+"""Whether a process can sleep until another has changed a number in shared memory."""
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+if FUTEX:
+    _syscall = ctypes.CDLL(None, use_errno=True).syscall
+    _number = ctypes.c_long(240 if platform.machine().lower() == "i686" else 202)
+    _wait, _wake, _all = ctypes.c_int(0), ctypes.c_int(1), ctypes.c_int(2**31 - 1)
 
 
 class Segment:
@@ -46,7 +59,7 @@ class Segment:
         meeting: Meeting,
         ranks: list[int],
         timeout: float,
-        crowded: bool = False,
+        crowded: bool,
         arena: int = 0,
     ) -> None:
         self._ranks, self._place = ranks, ranks.index(meeting.rank)
@@ -76,23 +89,20 @@ class Segment:
         self._spins = 0 if crowded else _spins()
         self.watch = Watch(meeting, self.sign, timeout)
 
-    def sign(self, rank: int) -> Sign:
+    def sign(self, rank: int) -> bytes:
         """What changes while a rank is at work."""
         line = WORDS * self._ranks.index(rank)
         return bytes(self.signs[line : line + WORDS])
 
     def exchange(self, mine: Array) -> list[Array]:
-        """Every rank's array of this size, once all have posted theirs.
-
-        What is returned holds until the next exchange.
-        """
+        """Every rank's array of this size, when all have posted; holds until the next exchange."""
         self._turn += 1
         odd, signs, line = self._turn % 2, self.signs, WORDS * self._place
         views = self._viewed(odd, mine.dtype, mine.size)
         views[self._place][:] = mine
         signs[line + BYTES + odd] = mine.nbytes
         signs[line + POSTED] = self._turn  # seen by others after what was written before it
-        futex.wake(self._addresses[self._place])
+        _syscall(_number, self._addresses[self._place], _wake, _all, None, None, 0)
         for other in self._others:
             if signs[WORDS * other] < self._turn:
                 self._await(other)
@@ -124,7 +134,7 @@ class Segment:
                 return
         looked = time.monotonic()
         while (seen := signs[at]) < turn:
-            futex.sleep(self._addresses[other], seen, TICK)
+            _sleep(self._addresses[other], seen, TICK)
             if signs[at] < turn and time.monotonic() - looked >= TICK:
                 looked = time.monotonic()
                 signs[WORDS * self._place + LOOKS] += 1  # a rank that waits is alive
@@ -132,9 +142,16 @@ class Segment:
 
     def close(self) -> None:
         self.watch.close()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        os.close(self._file)
+
+
+def _sleep(address: ctypes.c_void_p, seen: int, seconds: float) -> None:
+    """Until somebody wakes this process, unless the number's low 32 bits are no longer `seen`."""
+    limit = _Time(int(seconds), int(seconds % 1 * 1e9))
+    value = ctypes.c_uint32(seen & 0xFFFFFFFF)
+    failed = _syscall(_number, address, _wait, value, ctypes.byref(limit), None, 0)
+    if failed and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+        time.sleep(0.0005)  # the system forbids it
 
 
 def _shared_file(meeting: Meeting, first: int, size: int) -> int:
