@@ -119,20 +119,17 @@ class Console:
             self._live = None
 
 
-class Silence:
+class Silence(Console):
     """Of a rank that is not the first only warnings are shown."""
 
     def __init__(self, rank: int) -> None:
-        self._rank = rank
+        self._rank, self._live = rank, None
 
     def say(self, text: str) -> None:
         if text.startswith("warning: "):
             print(f"rank {self._rank}: {text}", file=sys.stderr, flush=True)
 
     def show(self, report: Report) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
 
