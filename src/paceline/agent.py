@@ -32,7 +32,7 @@ OWN = ("encoder", "memory")
 
 
 class Agent:
-    """A network and its weights. Greedy unless asked to sample."""
+    """A network and its weights, in the module's order. Greedy unless asked to sample."""
 
     def __init__(self, network: NetworkSpec, weights: dict[str, Array], seed: int = 0) -> None:
         self.network, self.weights, self._seed = network, weights, seed
@@ -47,8 +47,13 @@ class Agent:
 
     def actor(self, rows: int) -> Actor:
         """An actor of its own for `rows` observations at a time."""
-        actor = make_actor(self.network, rows)
-        actor.load(published(self.network, self.weights))
+        actor, weights = make_actor(self.network, rows), self.weights
+        parts = [weights[name] for name in ("obs_mean", "obs_scale") if name in weights]
+        acting = ("policy.", "value_") if self.network.acts_with_value else ("policy.",)
+        for name, weight in weights.items():
+            if name.startswith(acting):
+                parts.append(weight.transpose(stored_as(weight.ndim)).ravel())
+        actor.load(np.concatenate(parts).astype(np.float32, copy=False))
         return actor
 
     def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
@@ -108,15 +113,6 @@ class Agent:
         named = {name: torch.from_numpy(weight) for name, weight in self.weights.items()}
         module.load_state_dict(module.state_dict() | named)
         return module
-
-
-def published(network: NetworkSpec, weights: dict[str, Array]) -> Array:
-    """Named weights, in the module's order, as the flat array that actors read."""
-    parts = [weights[name] for name in ("obs_mean", "obs_scale") if name in weights]
-    for name, weight in weights.items():
-        if name.startswith("policy.") or (network.acts_with_value and name.startswith("value_")):
-            parts.append(weight.transpose(stored_as(weight.ndim)).ravel())
-    return np.concatenate(parts).astype(np.float32, copy=False)
 
 
 def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:

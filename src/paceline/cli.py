@@ -81,7 +81,7 @@ ELSEWHERE = {
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    from .machine import adopt_orphans, keep_standard_streams
+    from .machine import THREAD_VARIABLES, adopt_orphans, keep_standard_streams
 
     arguments = sys.argv[1:] if arguments is None else arguments
     keep_standard_streams()
@@ -91,8 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         watched()
     adopt_orphans()
-    for library in ("OMP", "MKL", "OPENBLAS"):  # before anything numerical is imported
-        os.environ[f"{library}_NUM_THREADS"] = "1"
+    os.environ |= dict.fromkeys(THREAD_VARIABLES, "1")  # before anything numerical is imported
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of any encoding, also one without our letters
             stream.reconfigure(errors="backslashreplace")
@@ -281,15 +280,14 @@ def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: T
         _messages(console),
         handling(stop.handle),
         suppress(StopNow),
+        closing(start(stop)) as reports,  # type: ignore[type-var]
     ):
-        reports = start(stop)
-        with closing(reports):  # type: ignore[type-var]
-            for report in reports:
-                console.show(report)
-                if report.stopping:
-                    break
-            else:
-                return 0
+        for report in reports:
+            console.show(report)
+            if report.stopping:
+                break
+        else:
+            return 0
     raise StoppedEarly(f"stopped by {stop.name or 'a signal to one of its ranks'}")
 
 

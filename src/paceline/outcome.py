@@ -41,7 +41,9 @@ class Outcome:
                 "while it learns too"
             )
         updates = progress.iter - self._iter
-        if updates and not self._moved():
+        change = np.linalg.norm(self._weights() - self._before)
+        moved = change > MOVED * np.linalg.norm(self._before)
+        if updates and not moved:
             limit = getattr(config.algorithm, "target_kl", None)
             kl = "" if limit is None else f", {config.algo_section}.target_kl {limit:g}"
             log.warning(
@@ -52,10 +54,6 @@ class Outcome:
 
     def _weights(self) -> Array:
         return np.concatenate([p.numpy(force=True).ravel() for p in self._policy.parameters()])
-
-    def _moved(self) -> bool:
-        change = np.linalg.norm(self._weights() - self._before)
-        return bool(change > MOVED * np.linalg.norm(self._before))
 
 
 def _compare(progress: Progress, result: EvalResult) -> None:

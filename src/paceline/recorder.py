@@ -50,7 +50,7 @@ class Recorder:
         self._held: HeldRun | None = None
         self._outputs: list[JsonLines | TensorBoard] = []
         if self._writes:
-            self._held = HeldRun(folder, config)
+            self._held = HeldRun(folder)
             self._outputs.append(JsonLines(folder / METRICS, own=True))
             if config.log_jsonl:
                 self._outputs.append(JsonLines(Path(config.log_jsonl)))
@@ -80,7 +80,9 @@ class Recorder:
             report, better = self._written(self._with_times(report))
             due = gone or better or self._timely(report)
         self._steps = report.steps
-        if not self._any(due):
+        if self._parts.sync.size > 1:
+            due = not self._parts.sync.all(not due)  # what rank 0 has decided
+        if not due:
             return report
         with self._timed("save"):
             saved = self._save(report.eval_return)
@@ -88,7 +90,8 @@ class Recorder:
                 self._try("best", lambda: checkpoint.mark_best(saved))
             elif better:
                 self._progress.best = before
-            self._prune()
+            if self._writes:
+                checkpoint.prune(self._folder / "checkpoints", self._config.keep)
         if self._held is not None and self._held.lost:
             where = f"go on with `paceline resume {shown(self._folder)}`"
             said = where if saved else "no checkpoint could be written"
@@ -97,8 +100,7 @@ class Recorder:
 
     def _look_after_directory(self) -> bool:
         """Whether a checkpoint is due since the run was moved, or what was saved is deleted."""
-        if self._held is None:
-            return False
+        assert self._held is not None  # it is rank 0's to look after
         if moved := self._held.check():
             self._folder = self._held.folder
             self._outputs[0].path = self._folder / METRICS
@@ -151,11 +153,6 @@ class Recorder:
         if self._config.save_every:
             return _due(self._config.save_every, self._steps, report.steps)
         return time.monotonic() - self._saved_at >= SAVE_SECONDS
-
-    def _any(self, flag: bool) -> bool:
-        """What rank 0 has decided."""
-        sync = self._parts.sync
-        return flag if sync.size == 1 else not sync.all(not flag)
 
     def _note_startup(self, report: Report) -> None:
         """From when the run was asked for to its first step."""
@@ -261,18 +258,16 @@ class Recorder:
 
     def _save_at_last(self) -> None:
         saved = self._save()
-        if self._held is not None and self._held.lost:
+        if self._held is None:
+            return
+        if self._held.lost:
             log.warning(self._held.lost)
-        if saved is None and self._writes:
+        if saved is None:
             raise StoppedEarly(
                 "the last checkpoint could not be written; earlier ones are whole: free some "
                 f"space, then `paceline resume {shown(self._folder)}`"
             )
-        self._prune()
-
-    def _prune(self) -> None:
-        if self._writes:
-            checkpoint.prune(self._folder / "checkpoints", self._config.keep)
+        checkpoint.prune(self._folder / "checkpoints", self._config.keep)
 
     def _try(self, name: str, write: Callable[[], Any]) -> Any:
         """A disk that is full or gone is reported, and training goes on."""

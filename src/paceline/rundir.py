@@ -86,7 +86,7 @@ def claim(folder: Path, config: Config, choices: dict[str, Any], launch: str | N
             **{key: callable(getattr(config, name)) for name, key in OBJECTS.items()},
         }
         replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
-        write_config(folder, config)  # last: from here on it is a run
+        _write_config(folder, config)  # last: from here on it is a run
     except OSError as error:
         raise BadInput(f"output_dir {shown(folder)} can't be written: {error.strerror}") from None
 
@@ -114,7 +114,7 @@ def _claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
         raise BadInput(f"log_jsonl {shown(path)} can't be written: {error.strerror}") from None
 
 
-def write_config(folder: Path, config: Config, unused: Settings | None = None) -> None:
+def _write_config(folder: Path, config: Config, unused: Settings | None = None) -> None:
     content = config.as_dict() | (unused or {})
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     replace_file(folder / CONFIG, text.encode())
@@ -242,8 +242,8 @@ def _leading_out(folder: Path, stored: Mapping[str, Any], changes: Mapping[str, 
 def _inside(folder: Path, path: str) -> bool:
     """Whether a file lies in a run, links followed, and is none that the run itself writes."""
     try:
-        real, run = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
-        return real.is_relative_to(run) and real.relative_to(run).parts[0] not in (*OURS, LOCK)
+        inside = Path(os.path.realpath(path)).relative_to(os.path.realpath(folder))
+        return inside.parts[0] not in (*OURS, LOCK)
     except (ValueError, IndexError):
         return False
 
@@ -261,9 +261,7 @@ def _warn_of(unused: Settings, folder: Path, several: bool) -> None:
             )
 
 
-def rewind(
-    folder: Path, config: Config, iteration: int, changes: Mapping[str, Any], several: bool
-) -> None:
+def rewind(folder: Path, config: Config, iteration: int, changes: Settings, several: bool) -> None:
     """Take back what `several` processes or one wrote after `iteration`: it is written again."""
     stored = load_file(folder / CONFIG)
     unused = _leading_out(folder, stored, changes)
@@ -275,21 +273,18 @@ def rewind(
         elif copy:
             _claim_copy(copy, False, folder)
         cut_back(folder / METRICS, iteration)
-        write_config(folder, config, unused)
+        _write_config(folder, config, unused)
     except OSError as error:
         raise StoppedEarly(f"{shown(folder)} can't be written: {error.strerror}") from None
 
 
 class HeldRun:
-    """A run directory while it is written, which somebody may move or delete.
+    """A run directory while it is written; by its descriptor it is found where it was moved to."""
 
-    Known by a descriptor, so that it is found where it was moved to.
-    """
-
-    def __init__(self, folder: Path, config: Config) -> None:
-        self.folder, self._config = folder, config
-        self._handle = _opened(folder)
-        self._facts = read_plain(folder / RUN, MOST_BYTES)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._files = {name: read_plain(folder / name) for name in (RUN, CONFIG)}
         self._put_back: set[str] = set()
         self.lost: str | None = None
         """what has befallen it, if the run can't go on there"""
@@ -300,7 +295,7 @@ class HeldRun:
     def add_facts(self, **facts: Any) -> None:
         """Add to run.json."""
         add_to_run(self.folder, **facts)
-        self._facts = read_plain(self.folder / RUN, MOST_BYTES)
+        self._files[RUN] = read_plain(self.folder / RUN)
 
     def check(self) -> bool:
         """Whether it was moved or deleted since the last time; what can be mended is mended."""
@@ -338,10 +333,10 @@ class HeldRun:
         place = next(path for path in names if not os.path.lexists(path))
         try:
             place.mkdir(parents=True)
-            replace_file(place / RUN, self._facts)
-            write_config(place, self._config)
+            for name, content in self._files.items():
+                replace_file(place / name, content)
             os.close(self._handle)
-            self._handle = _opened(place)
+            self._handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise StoppedEarly(
                 f"{shown(before)} was deleted while it trained, and can't be made again: "
@@ -351,19 +346,12 @@ class HeldRun:
         self.lost = f"{shown(before)} was deleted while it trained; it is saved anew"
 
     def _put_back_files(self) -> None:
-        for name in (CONFIG, RUN):
+        for name, content in self._files.items():
             if name in self._put_back or os.path.lexists(self.folder / name):
                 continue
             self._put_back.add(name)
             log.warning(f"{shown(self.folder / name)} was deleted; it is written again")
             try:
-                if name == RUN:
-                    replace_file(self.folder / RUN, self._facts)
-                else:
-                    write_config(self.folder, self._config)
+                replace_file(self.folder / name, content)
             except OSError as error:
                 log.warning(f"{shown(self.folder)} can't be written: {error.strerror}")
-
-
-def _opened(folder: Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

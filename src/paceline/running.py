@@ -100,7 +100,8 @@ def go_on(
         if topology.writes:
             stack.enter_context(locked(folder))
             newest = _newest(folder / "checkpoints")
-        found = _sent_by_rank_0(newest, sync)
+        sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
+        found: Found | None = sent and (Path(sent[0]), checkpoint.Checkpoint(**sent[1]))
         with interruptible():
             world = world_of(config)
             if found is not None:
@@ -264,14 +265,6 @@ def _newest(checkpoints: Path) -> Found | None:
         log.warning(f"damaged, passed over: {problem}")
     checkpoint.set_aside(checkpoints, path)
     return path, found
-
-
-def _sent_by_rank_0(newest: Found | None, sync: Sync) -> Found | None:
-    """Rank 0's checkpoint and where it lies, on every rank."""
-    if not sync.path:  # nobody to talk to
-        return newest
-    sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
-    return sent and (Path(sent[0]), checkpoint.Checkpoint(**sent[1]))
 
 
 def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Parts) -> Progress:
