@@ -25,16 +25,14 @@ from .spaces import ACTION_MASK
 if TYPE_CHECKING:
     from .policy.actor_critic import ActorCritic
 
-
 log = logging.getLogger("paceline")
-
 
 OWN = ("encoder", "memory")
 """Parts of a network that may be a user's own class or object."""
 
 
 class Agent:
-    """A network and its weights. Greedy unless asked to sample."""
+    """A network and its weights, in the module's order. Greedy unless asked to sample."""
 
     def __init__(self, network: NetworkSpec, weights: dict[str, Array], seed: int = 0) -> None:
         self.network, self.weights, self._seed = network, weights, seed
@@ -49,8 +47,13 @@ class Agent:
 
     def actor(self, rows: int) -> Actor:
         """An actor of its own for `rows` observations at a time."""
-        actor = make_actor(self.network, rows)
-        actor.load(published(self.network, self.weights))
+        actor, weights = make_actor(self.network, rows), self.weights
+        parts = [weights[name] for name in ("obs_mean", "obs_scale") if name in weights]
+        acting = ("policy.", "value_") if self.network.acts_with_value else ("policy.",)
+        for name, weight in weights.items():
+            if name.startswith(acting):
+                parts.append(weight.transpose(stored_as(weight.ndim)).ravel())
+        actor.load(np.concatenate(parts).astype(np.float32, copy=False))
         return actor
 
     def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
@@ -112,15 +115,6 @@ class Agent:
         return module
 
 
-def published(network: NetworkSpec, weights: dict[str, Array]) -> Array:
-    """Named weights, in the module's order, as the flat array that actors read."""
-    parts = [weights[name] for name in ("obs_mean", "obs_scale") if name in weights]
-    for name, weight in weights.items():
-        if name.startswith("policy.") or (network.acts_with_value and name.startswith("value_")):
-            parts.append(weight.transpose(stored_as(weight.ndim)).ravel())
-    return np.concatenate(parts).astype(np.float32, copy=False)
-
-
 def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
     """The checkpoint that `source`, a run or a checkpoint itself, stands for."""
     path = Path(source)
@@ -137,19 +131,19 @@ def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
         )
     where, found, problems = checkpoint.newest(path / "checkpoints")
     for problem in problems:
-        log.warning("damaged, passed over: %s", problem)
+        log.warning(f"damaged, passed over: {problem}")
     return where, found
 
 
 def from_checkpoint(
-    path: Path, found: checkpoint.Checkpoint, own: Mapping[str, Encoder | None] | None = None
+    path: Path, found: checkpoint.Checkpoint, own: Mapping[str, Encoder | None]
 ) -> Agent:
     """The policy in a checkpoint. What encoder or memory of its `own` it has is for the caller to
     know: a checkpoint's word for it is never imported."""
     network = saved_network(path, found)
     parts: dict[str, Any] = {}
     for name in OWN:
-        said, given = getattr(network, name), (own or {}).get(name)
+        said, given = getattr(network, name), own.get(name)
         if said is not None and given is None:
             raise BadInput(
                 f"this policy has {'an' if name == 'encoder' else 'a'} {name} of its own "
@@ -172,12 +166,11 @@ def from_checkpoint(
 def saved_network(path: Path, found: checkpoint.Checkpoint) -> NetworkSpec:
     """What a checkpoint says of its policy."""
     try:
-        return network_from(found.facts["network"])
+        return TypeAdapter(NetworkSpec).validate_python(found.facts["network"])
     except (KeyError, ValueError) as error:
         cause = " ".join(str(error).split())[:300]
-        raise BadInput(
-            f"{shown(path / 'state.json')} does not describe a policy ({cause})"
-        ) from None
+        text = f"{shown(path / 'state.json')} does not describe a policy ({cause})"
+        raise BadInput(text) from None
 
 
 def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
@@ -204,8 +197,3 @@ def network_facts(network: NetworkSpec) -> dict[str, Any]:
         facts["act"][bound] = [str(number) for number in facts["act"][bound]]
     own = {name: getattr(network, name) for name in OWN}
     return facts | {name: name_of(thing) for name, thing in own.items() if thing is not None}
-
-
-def network_from(facts: Any) -> NetworkSpec:
-    """The description that `network_facts` wrote."""
-    return TypeAdapter(NetworkSpec).validate_python(facts)

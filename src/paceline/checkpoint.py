@@ -75,9 +75,10 @@ def save(folder: Path, iteration: int, checkpoint: Checkpoint) -> Path:
 
 def prune(folder: Path, keep: int) -> None:
     """Drop all but the last `keep` checkpoints and the best."""
-    best = best_of(folder)
+    link = folder / "best"
+    best = link.readlink().name if link.is_symlink() else None
     for old in saved(folder)[:-keep]:
-        if old != best:
+        if old.name != best:
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -97,12 +98,7 @@ def sweep(folder: Path) -> None:
 def saved(folder: Path) -> list[Path]:
     """Checkpoints by iteration, oldest first, damaged ones included."""
     found = [path for path in folder.glob("[0-9]*") if re.fullmatch("[0-9]{1,18}", path.name)]
-    return sorted(found, key=iteration_of)
-
-
-def iteration_of(checkpoint: Path) -> int:
-    """Its name, which has more than eight digits after 10^8 iterations."""
-    return int(checkpoint.name)
+    return sorted(found, key=lambda path: int(path.name))  # of 8 digits, or after 10^8 of more
 
 
 def mark_best(checkpoint: Path) -> None:
@@ -112,11 +108,6 @@ def mark_best(checkpoint: Path) -> None:
     link.symlink_to(checkpoint.name)
     link.replace(checkpoint.with_name("best"))
     sync_directory(checkpoint.parent)
-
-
-def best_of(folder: Path) -> Path | None:
-    link = folder / "best"
-    return folder / link.readlink().name if link.is_symlink() else None
 
 
 def load(path: Path) -> Checkpoint:
@@ -173,7 +164,7 @@ def _verified(path: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
 def set_aside(folder: Path, after: Path) -> None:
     """Rename the checkpoints behind `after`, which are damaged, so that they count no more."""
     for path in saved(folder):
-        if iteration_of(path) > iteration_of(after):
+        if int(path.name) > int(after.name):
             aside = path.with_name(f"{DAMAGED}{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from .errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
 
 if TYPE_CHECKING:
-    from .console import Console, Silence
+    from .console import Console
     from .metrics import Report
     from .topology import Topology
 
@@ -55,7 +56,8 @@ paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
   --episodes N     how many episodes, each with a seed of its own [100]
   --sampled        draw actions from the policy instead of taking the likeliest
 """
-HELP = ("--help", "-h")
+HELP = {"--help", "-h"}
+USAGES = {"resume": RESUME_USAGE, "eval": EVAL_USAGE, "list": USAGE}
 MOST_EPISODES = 10**6
 """Of one evaluation."""
 OUT_OF_MEMORY = (
@@ -66,8 +68,6 @@ REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOENT)
 """Too many files or processes, no memory, no folder for temporary files."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RANK_VARIABLES = {"RANK", "WORLD_SIZE"}
-THREADS_SECONDS = 3.0
-"""That threads of environments have to end when the command is done."""
 ELSEWHERE = {
     "scale": ".bench.scaling.scale",
     "compare": ".bench.comparing.compare",
@@ -79,13 +79,9 @@ ELSEWHERE = {
 """Commands with a module of their own."""
 
 
-def _asks_for_help(arguments: list[str]) -> bool:
-    return any(flag in arguments for flag in HELP)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    from .machine import adopt_orphans, keep_standard_streams
+    from .machine import THREAD_VARIABLES, adopt_orphans, keep_standard_streams
 
     arguments = sys.argv[1:] if arguments is None else arguments
     keep_standard_streams()
@@ -95,8 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         watched()
     adopt_orphans()
-    for library in ("OMP", "MKL", "OPENBLAS"):  # before anything numerical is imported
-        os.environ[f"{library}_NUM_THREADS"] = "1"
+    os.environ |= dict.fromkeys(THREAD_VARIABLES, "1")  # before anything numerical is imported
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of any encoding, also one without our letters
             stream.reconfigure(errors="backslashreplace")
@@ -147,22 +142,18 @@ def _leave_behind(code: int) -> None:
     """End the process though a thread that an environment has started goes on."""
     from .machine import end_descendants
 
-    time.sleep(THREADS_SECONDS)
+    time.sleep(3.0)  # which it has to end by itself
     end_descendants()
     os._exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """The exit code; whatever a user can cause ends in a sentence, not a traceback."""
-    commands: dict[str, Callable[[list[str]], int]] = {
-        "train": _train,
-        "resume": _resume,
-        "eval": _eval,
-        "list": _list,
-    }
-    commands |= {name: _elsewhere(place) for name, place in ELSEWHERE.items()}
-    command, *rest = arguments or ["--help"]
-    if command in ("--help", "-h", "help"):
+    commands: dict[str, Callable[[list[str]], int]]
+    commands = {"train": _train, "resume": _resume, "eval": _eval, "list": _list}
+    commands |= {name: partial(_elsewhere, place) for name, place in ELSEWHERE.items()}
+    command, *rest = arguments or ["help"]
+    if command in HELP | {"help"}:
         print(USAGE, end="")
         return 0
     if command == "--version":
@@ -171,9 +162,15 @@ def run(arguments: list[str]) -> int:
         print(f"paceline {version('paceline')}")
         return 0
     try:
-        _refuse_lost_directory()
+        try:
+            Path.cwd()
+        except OSError:
+            raise BadInput("the current directory has been removed; change to another") from None
         if command not in commands:
             raise BadInput(f"{command}: there is no such command; see `paceline --help`")
+        if command in USAGES and HELP & set(rest):
+            print(USAGES[command], end="")
+            return 0
         return commands[command](rest)
     except PacelineError as error:
         _complain(error)
@@ -205,13 +202,6 @@ def run(arguments: list[str]) -> int:
         # sys.exit, a cancelled task: nothing of ours raises such a thing.
         _complain(EnvironmentFailed(f"an environment, or its module, raised {error!r}"))
         return EnvironmentFailed.exit_code
-
-
-def _refuse_lost_directory() -> None:
-    try:
-        Path.cwd()
-    except OSError:
-        raise BadInput("the current directory has been removed; change to another") from None
 
 
 def _complain(error: PacelineError) -> None:
@@ -251,41 +241,28 @@ def _train(arguments: list[str]) -> int:
     from .configure import resolve
 
     config = resolve(*([parser.loaded(file)] if file else []), nested(given))
-    if _asks_for_help(arguments):
+    if HELP & set(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0
     from .envs import source_of
+    from .session import train
     from .topology import topology_of
 
     source_of(config.env_id, **vars(config.env))  # refuses before torch is imported
-
-    def start(stopping: Callable[[], bool]) -> Iterator[Report]:
-        from .session import train
-
-        return train(config, stopping)
-
-    return _follow(start, topology_of(config))
+    return _follow(lambda stopping: train(config, stopping), topology_of(config))
 
 
 def _resume(arguments: list[str]) -> int:
     from .flags import config_parser
 
-    if _asks_for_help(arguments):
-        print(RESUME_USAGE, end="")
-        return 0
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
     from .rundir import resumed_config
+    from .session import resume
     from .topology import topology_of
 
     config, _ = resumed_config(Path(folder), given)
-
-    def start(stopping: Callable[[], bool]) -> Iterator[Report]:
-        from .session import resume
-
-        return resume(folder, stopping, **given)
-
-    return _follow(start, topology_of(config))
+    return _follow(lambda stopping: resume(folder, stopping, **given), topology_of(config))
 
 
 def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: Topology) -> int:
@@ -303,20 +280,19 @@ def _follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: T
         _messages(console),
         handling(stop.handle),
         suppress(StopNow),
+        closing(start(stop)) as reports,  # type: ignore[type-var]
     ):
-        reports = start(stop)
-        with closing(reports):  # type: ignore[type-var]
-            for report in reports:
-                console.show(report)
-                if report.stopping:
-                    break
-            else:
-                return 0
+        for report in reports:
+            console.show(report)
+            if report.stopping:
+                break
+        else:
+            return 0
     raise StoppedEarly(f"stopped by {stop.name or 'a signal to one of its ranks'}")
 
 
 @contextmanager
-def _messages(console: Console | Silence) -> Iterator[None]:
+def _messages(console: Console) -> Iterator[None]:
     """What the package has to say goes through the console."""
 
     class Handler(logging.Handler):
@@ -336,9 +312,6 @@ def _messages(console: Console | Silence) -> Iterator[None]:
 def _eval(arguments: list[str]) -> int:
     from .flags import Parser
 
-    if _asks_for_help(arguments):
-        print(EVAL_USAGE, end="")
-        return 0
     parser = Parser()
     parser.add_argument("run", nargs="?")
     parser.add_argument("--checkpoint")
@@ -367,22 +340,14 @@ def _eval(arguments: list[str]) -> int:
     return 0
 
 
-def _elsewhere(place: str) -> Callable[[list[str]], int]:
+def _elsewhere(place: str, arguments: list[str]) -> int:
     """The `command` of a module that is imported when it is asked for."""
+    from importlib import import_module
 
-    def run_it(arguments: list[str]) -> int:
-        from importlib import import_module
-
-        found: int = import_module(place, __package__).command(arguments)
-        return found
-
-    return run_it
+    return import_module(place, __package__).command(arguments)
 
 
 def _list(arguments: list[str]) -> int:
-    if _asks_for_help(arguments):
-        print(USAGE, end="")
-        return 0
     from .listing import LISTS, environments
     from .registry import SUITES
 

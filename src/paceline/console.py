@@ -61,12 +61,16 @@ class Console:
         """Progress so far."""
         self._smooth(report)
         spent = report.fraction
-        left = report.time * (1 - spent) / spent if spent > 0 else math.inf
+        left = clock(report.time * (1 - spent) / spent if spent > 0 else math.inf)
+        score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
         if self._live is not None:
-            self._try(lambda: self._live.update(self._panel(report, left)))
+            self._try(lambda: self._live.update(self._panel(report, score, left)))
         elif spent >= 1 or time.monotonic() - self._printed >= self.EVERY:
             self._printed = time.monotonic()
-            self.say(self._line(report, left))
+            self.say(
+                f"{spent:4.0%}  {report.steps:>10,} steps  {self._fps:>9,.0f} steps/s  "
+                f"return {score:>8}  {left} left  {self._phases()}"
+            )
 
     def _smooth(self, report: Report) -> None:
         """A rate that does not jump, and the shares of the phases."""
@@ -79,14 +83,7 @@ class Console:
             old = self._shares.get(phase, share)
             self._shares[phase] = old + weight * (share - old)
 
-    def _line(self, report: Report, left: float) -> str:
-        score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
-        return (
-            f"{report.fraction:4.0%}  {report.steps:>10,} steps  {self._fps:>9,.0f} steps/s  "
-            f"return {score:>8}  {clock(left)} left  {self._phases()}"
-        )
-
-    def _panel(self, report: Report, left: float) -> Any:
+    def _panel(self, report: Report, score: str, left: str) -> Any:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -94,11 +91,9 @@ class Console:
         numbers = Table.grid(padding=(0, 2))
         for _ in range(5):
             numbers.add_column(justify="right")
-        score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
         numbers.add_row("steps", "steps/s", "return (last 100)", "elapsed", "left", style="dim")
-        numbers.add_row(
-            f"{report.steps:,}", f"{self._fps:,.0f}", score, clock(report.time), clock(left)
-        )
+        rate = f"{self._fps:,.0f}"
+        numbers.add_row(f"{report.steps:,}", rate, score, clock(report.time), left)
         rows = Table.grid()
         rows.add_row(ProgressBar(total=1.0, completed=report.fraction, width=60))
         rows.add_row(numbers)
@@ -119,20 +114,17 @@ class Console:
             self._live = None
 
 
-class Silence:
+class Silence(Console):
     """Of a rank that is not the first only warnings are shown."""
 
     def __init__(self, rank: int) -> None:
-        self._rank = rank
+        self._rank, self._live = rank, None
 
     def say(self, text: str) -> None:
         if text.startswith("warning: "):
             print(f"rank {self._rank}: {text}", file=sys.stderr, flush=True)
 
     def show(self, report: Report) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
 

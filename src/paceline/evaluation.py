@@ -21,6 +21,7 @@ from .rollout import Array, Rollout
 from .samplers.unroll import or_none
 from .space_text import mismatch
 from .stack import Window
+from .words import several
 
 log = logging.getLogger("paceline")
 
@@ -88,10 +89,7 @@ def run(
     sample: bool = False,
     heartbeat: Heartbeat | None = None,
 ) -> EvalResult:
-    """In `env_id`, and where its suite says that this tells nothing new, elsewhere too.
-
-    `heartbeat` is where it shows that it goes on.
-    """
+    """In `env_id`, and where its suite says that this tells nothing new, elsewhere too."""
     options = options | {"vector": False}  # episodes with seeds of their own need single ones
     source = source_of(env_id, **options)
     here, *others = (
@@ -123,11 +121,8 @@ def _run(
         )
     ) as columns:
         columns.heartbeat = heartbeat or Heartbeat()
-        ours, theirs = (
-            (agent.network.obs, agent.network.act),
-            (columns.obs_spec.seen, columns.act_spec),
-        )
-        if other := mismatch(ours, theirs):
+        spaces = columns.obs_spec.seen, columns.act_spec
+        if other := mismatch((agent.network.obs, agent.network.act), spaces):
             role, wanted, found = other
             raise BadInput(f"the policy's {role} are {wanted}, the environment's {found}")
         try:
@@ -136,10 +131,8 @@ def _run(
             raise EnvironmentFailed(f"during evaluation {error}") from error
         if columns.failures:
             log.warning(
-                "environments failed %d time%s during evaluation; their episodes do not count, "
-                "and others were played instead",
-                columns.failures,
-                "s" if columns.failures > 1 else "",
+                f"environments failed {several(columns.failures, 'time')} during evaluation; their "
+                "episodes do not count, and others were played instead"
             )
     if not np.isfinite(totals).all():
         bad = totals[~np.isfinite(totals)][0]
@@ -149,7 +142,7 @@ def _run(
     seeds = []
     if isinstance(columns, EnvColumns):
         seeds = [episode_seed(EVALUATION_SEED, e % width, k) for e, k in enumerate(numbers)]
-    low, high = bootstrap_interval(totals)
+    low, high = _interval(totals)
     return EvalResult(
         episodes=episodes,
         mean=float(totals.mean()),
@@ -220,12 +213,9 @@ def _play(
     return totals, lengths, numbers
 
 
-def bootstrap_interval(
-    values: Any, level: float = 0.95, resamples: int = 2000
-) -> tuple[float, float]:
-    """Percentile bootstrap of the mean, with draws of its own that are always the same."""
-    values = np.asarray(values, float)
-    draws = np.random.default_rng(0).integers(len(values), size=(resamples, len(values)))
-    tail = 50 * (1 - level)
+def _interval(values: Array) -> tuple[float, float]:
+    """95% percentile bootstrap of the mean, with draws of its own that are always the same."""
+    draws = np.random.default_rng(0).integers(len(values), size=(2000, len(values)))
+    tail = 50 * (1 - 0.95)
     low, high = np.percentile(values[draws].mean(1), [tail, 100 - tail])
     return float(low), float(high)

@@ -72,10 +72,7 @@ def open_plain(path: Path, most: int | None = None, links: bool = False) -> Bina
 
 def write_synced(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a new file, in one piece or several, and wait until the disk has it."""
-    handle = os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
-    )
-    with os.fdopen(handle, "wb") as file:
+    with path.open("xb") as file:  # not through a link either
         file.writelines([data] if isinstance(data, bytes) else data)
         file.flush()
         os.fsync(file.fileno())

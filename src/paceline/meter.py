@@ -18,33 +18,15 @@ from .samplers import Sampler
 from .sync import Sync
 from .topology import Topology
 
-SUMS = (
-    "iters",
-    "time",
-    "steps",
-    "agent_steps",
-    "stop",
-    "rollout",
-    "learn",
-    "sync",
-    "wait",
-    "lag",
-    "restarts",
-    "env_restarts",
-    "memory",
-    "cpu",
-)
-"""What ranks tell each other of an iteration, before the learner's metrics.
-
-Of iterations that ranks make together each tells its share, so that a sum is their mean; of what
-has been read off, such as memory, by how much it has changed.
-"""
+MEANS = ("t_rollout", "t_learn", "t_sync", "t_wait", "lag_mean")
+"""Of iterations that ranks make together each tells its share, so that a sum is their mean."""
 LASTING = ("restarts", "env_restarts", "memory", "cpu")
+"""What is read off: ranks tell by how much it has changed."""
+SUMS = ("iters", "time", "steps", "agent_steps", "stop", *MEANS, *LASTING)
+"""What ranks tell each other of an iteration, before the learner's metrics."""
 
 
 class Meter:
-    """Times the ring's phases, and adds up over all ranks what a report says of its iterations."""
-
     def __init__(
         self,
         progress: Progress,
@@ -108,25 +90,20 @@ class Meter:
         self._agents = rollout.columns_per_env
         for name in self._peaks:
             self._peaks[name] = max(self._peaks[name], metrics[name])
-        summed = {name: metrics[name] for name, kind in self._kinds.items() if kind == "sum"}
-        means = {name: metrics[name] for name, kind in self._kinds.items() if kind == "mean"}
-        return self._hear(
-            {
-                "iters": share,
-                "steps": int(rollout.env_stepped.sum()),
-                "agent_steps": int(rollout.valid.sum()),
-                "stop": stop,
-                "rollout": share * self._rollout,
-                "learn": share * (time.perf_counter() - self._mark - synced),
-                "sync": share * (synced + self._talked),
-                "wait": share * waited,
-                "lag": share * float(lag.mean()),
-                **self._changed(sampler.restarts, sampler.env_restarts, memory, cpu),
-                **{name: share * value for name, value in means.items()},
-                **summed,
-            },
-            rollout.episodes,
-        )
+        learnt = time.perf_counter() - self._mark - synced
+        means = (self._rollout, learnt, synced + self._talked, waited, float(lag.mean()))
+        told = {
+            "iters": share,
+            "steps": int(rollout.env_stepped.sum()),
+            "agent_steps": int(rollout.valid.sum()),
+            "stop": stop,
+            **{name: share * value for name, value in zip(MEANS, means, strict=True)},
+            **self._changed(sampler.restarts, sampler.env_restarts, memory, cpu),
+        }
+        for name, kind in self._kinds.items():
+            if kind != "max":
+                told[name] = metrics[name] * (share if kind == "mean" else 1)
+        return self._hear(told, rollout.episodes)
 
     def listened(self, stop: bool) -> bool:
         """Hear what others have done meanwhile; whether any of them is to stop."""
@@ -172,10 +149,10 @@ class Meter:
         now, progress, total = time.perf_counter(), self._progress, self._total
         n = max(1, self.iters)
         wall = now - self._reported
-        mean = {name: total[name] / n for name in SUMS}
+        mean: dict[str, Any] = {name: total[name] / n for name in MEANS}
         # Learners that do not wait for each other do more than one iteration at a time.
         each = wall / n * (self._sync.world_size // self._sync.size)
-        busy = mean["rollout"] + mean["learn"] + mean["sync"]
+        busy = mean["t_rollout"] + mean["t_learn"] + mean["t_sync"]
         report = Report(
             time=progress.time,
             iter=progress.iter,
@@ -184,15 +161,11 @@ class Meter:
             world_size=self._sync.world_size,
             fps=total["steps"] / wall,
             t_iter=wall / n,
-            t_rollout=mean["rollout"],
-            t_learn=mean["learn"],
-            t_sync=mean["sync"],
+            **mean,
             t_other=max(0.0, each - busy),
-            t_wait=mean["wait"],
             restarts=round(total["restarts"]),
             env_restarts=round(total["env_restarts"]),
-            lag_mean=mean["lag"],
-            lag_max=int(self._sync.peak(self._lag_max)) if total["lag"] else 0,
+            lag_max=int(self._sync.peak(self._lag_max)) if total["lag_mean"] else 0,
             episodes=len(self._returns),
             episode_return=_mean(self._returns),
             episode_length=_mean(self._lengths),

@@ -19,7 +19,6 @@ from .files import read_lines, replace_file, shown
 
 log = logging.getLogger("paceline")
 
-
 LEARNING = (
     *("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac"),
     *("explained_variance", "grad_norm", "lr", "rho_mean"),
@@ -133,7 +132,7 @@ class JsonLines:
 
     def _warn(self, cause: str) -> None:
         if not self._warned:
-            log.warning("%s can't be written: %s; training goes on", shown(self.path), cause)
+            log.warning(f"{shown(self.path)} can't be written: {cause}; training goes on")
         self._warned = True
 
     def _find_again(self) -> None:
@@ -155,7 +154,7 @@ class JsonLines:
             return
         os.close(self._file)
         self._file = file
-        log.warning("%s %s", shown(self.path), what)
+        log.warning(f"{shown(self.path)} {what}")
 
     def close(self) -> None:
         os.close(self._file)
@@ -170,10 +169,7 @@ def reserve(path: Path) -> None:
 
 
 def _opened(path: Path, own: bool = False) -> int:
-    """A descriptor that appends to a file, or to a pipe that has a reader, without waiting.
-
-    The run's `own` file can also be read from it, and is not reached through a link.
-    """
+    """A descriptor that appends without waiting; of the run's `own` file, no link, also reads."""
     flags = os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     flags |= os.O_RDWR | os.O_NOFOLLOW if own else os.O_WRONLY
     try:
@@ -225,8 +221,7 @@ def _of_metrics(path: Path) -> bool:
 class TensorBoard:
     """Curves for TensorBoard, at most twice a second; given up where they can't be written.
 
-    Written record by record in this thread: torch's writer has one of its own, whose errors
-    can't be caught.
+    Written in this thread: torch's writer has one of its own, whose errors can't be caught.
     """
 
     EVERY = 0.5
@@ -235,7 +230,7 @@ class TensorBoard:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._folder, self._written = folder, -math.inf
+        self.path, self._written = folder, -math.inf
         self._file: Any = None
         name = f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
         try:
@@ -251,18 +246,16 @@ class TensorBoard:
             self._put(Event(wall_time=time.time(), step=purge_step, session_log=log_start))
 
     def write(self, report: Report) -> None:
-        if time.monotonic() - self._written < self.EVERY:
-            return
-        self._written = time.monotonic()
-        if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
-            self._give_up(OSError(errno.ENOENT, "its file was deleted"))
-        values = report.as_dict()
-        for name in ("steps", "iter", "eval_return"):
-            values.pop(name)
-        self._add({_group(k): v for k, v in values.items() if v is not None}, report.steps)
-
-    def evaluation(self, steps: int, mean: float) -> None:
-        self._add({"eval/mean_return": mean}, steps)
+        if time.monotonic() - self._written >= self.EVERY:
+            self._written = time.monotonic()
+            if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
+                self._give_up(OSError(errno.ENOENT, "its file was deleted"))
+            values = report.as_dict()
+            for name in ("steps", "iter", "eval_return"):
+                values.pop(name)
+            self._add({_group(k): v for k, v in values.items() if v is not None}, report.steps)
+        if report.eval_return is not None:
+            self._add({"eval/mean_return": report.eval_return}, report.steps)
 
     def _add(self, values: dict[str, float], step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -280,8 +273,7 @@ class TensorBoard:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        folder = shown(self._folder)
-        log.warning("%s can't be written: %s; no more curves", folder, error.strerror)
+        log.warning(f"{shown(self.path)} can't be written: {error.strerror}; no more curves")
         self.close()
 
     def close(self) -> None:

@@ -36,30 +36,24 @@ class Outcome:
         """What the numbers of the last evaluation do not show by themselves."""
         if result.length_mean >= NO_LIMIT:
             log.warning(
-                "every episode of the evaluation was cut off after %s steps: the likeliest actions "
-                "of this policy never end one; --env.time-limit N ends them while it learns too",
-                f"{NO_LIMIT:,}",
+                f"every episode of the evaluation was cut off after {NO_LIMIT:,} steps: the "
+                "likeliest actions of this policy never end one; --env.time-limit N ends them "
+                "while it learns too"
             )
         updates = progress.iter - self._iter
-        if updates and not self._moved():
+        change = np.linalg.norm(self._weights() - self._before)
+        moved = change > MOVED * np.linalg.norm(self._before)
+        if updates and not moved:
             limit = getattr(config.algorithm, "target_kl", None)
             kl = "" if limit is None else f", {config.algo_section}.target_kl {limit:g}"
             log.warning(
-                "the policy is the one that it was %s updates ago: nothing was learnt with lr %g, "
-                "max_grad_norm %g%s",
-                f"{updates:,}",
-                config.lr,
-                config.max_grad_norm,
-                kl,
+                f"the policy is the one that it was {updates:,} updates ago: nothing was learnt "
+                f"with lr {config.lr:g}, max_grad_norm {config.max_grad_norm:g}{kl}"
             )
         _compare(progress, result)
 
     def _weights(self) -> Array:
         return np.concatenate([p.numpy(force=True).ravel() for p in self._policy.parameters()])
-
-    def _moved(self) -> bool:
-        change = np.linalg.norm(self._weights() - self._before)
-        return bool(change > MOVED * np.linalg.norm(self._before))
 
 
 def _compare(progress: Progress, result: EvalResult) -> None:
@@ -74,20 +68,18 @@ def _compare(progress: Progress, result: EvalResult) -> None:
     if count < FEWEST:
         return
     first, last = np.array(progress.first[:count]), np.array(recent[-count:])
+    latest = f"the last {count} ({last.mean():.4g})"
     told = f"the first {count} episodes of training (mean return {first.mean():.4g})"
     gain = _gain(first, last)
     if gain < -WORSE:
-        log.warning("the last %d (%.4g) are worse than %s", count, last.mean(), told)
+        log.warning(f"{latest} are worse than {told}")
     elif gain < BETTER and _gain(first, np.array(result.returns)) < -WORSE:
-        log.warning("the evaluation (%.4g) is worse than %s", result.mean, told)
+        log.warning(f"the evaluation ({result.mean:.4g}) is worse than {told}")
     elif np.ptp(np.concatenate([first, last])) == 0:
-        log.warning(
-            "the last %d all returned the same as %s: nothing says which actions are better",
-            count,
-            told,
-        )
+        same = f"the last {count} all returned the same as {told}"
+        log.warning(f"{same}: nothing says which actions are better")
     elif gain < BETTER and count == RECENT:
-        log.info("the last %d (%.4g) are no better than %s", count, last.mean(), told)
+        log.info(f"{latest} are no better than {told}")
 
 
 def _gain(first: Array, last: Array) -> float:

@@ -5,71 +5,68 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint, evaluation, shards
+from . import checkpoint, evaluation
 from .agent import Agent, network_facts
+from .arrays import joined, own
 from .budget import Progress
 from .build import Parts
-from .clock import Clock
 from .config import Config
 from .errors import PacelineError, StoppedEarly
 from .files import replace_file, shown
-from .held import HeldRun
 from .metrics import JsonLines, Report, TensorBoard
 from .outcome import Outcome
 from .rollout import Array
-from .rundir import EVALUATION, METRICS, RUN, add_to_run, fixed
+from .rundir import EVALUATION, METRICS, RUN, HeldRun, fixed
 from .stopping import interruptible
 
 log = logging.getLogger("paceline")
 
 SAVE_SECONDS = 30.0
 """Time between checkpoints, where no number of steps is given."""
-LONG_REPLAY = 1_000_000
-"""Environment steps whose replay, on resume, is worth a word."""
 
 
 class Recorder:
-    """Writes metrics, evaluates, and saves checkpoints. A context manager.
-
-    Every rank has one, since a checkpoint takes all of them; but rank 0 alone decides and writes.
-    """
+    """Writes metrics, evaluates, and saves checkpoints: rank 0 decides, all have a part in it."""
 
     def __init__(
         self, config: Config, folder: Path, parts: Parts, progress: Progress, asked: float
     ) -> None:
         self._config, self._folder, self._parts, self._progress = config, folder, parts, progress
-        self._clock = Clock(asked, progress)
+        self._asked, self._started = asked, False
+        self._time_before, self._reported_iter = progress.time, progress.iter
+        self._resumed = progress.iter > 0
+        self._spent = {"eval": 0.0, "save": 0.0}
+        """seconds since the last report"""
+        self._total = {"eval": 0.0, "save": 0.0}
+        """seconds of this session"""
         self._writes = parts.sync.rank == 0
         self._held: HeldRun | None = None
-        self._lines: list[JsonLines] = []
-        self._board = None
+        self._outputs: list[JsonLines | TensorBoard] = []
         if self._writes:
-            self._held = HeldRun(folder, config)
-            self._lines = [JsonLines(folder / METRICS, own=True)]
-            self._lines += [JsonLines(Path(config.log_jsonl))] if config.log_jsonl else []
-        if self._writes and config.track == "tensorboard":
-            purge = progress.steps + 1 if progress.iter else None
-            self._board = TensorBoard(folder / "events", purge)
+            self._held = HeldRun(folder)
+            self._outputs.append(JsonLines(folder / METRICS, own=True))
+            if config.log_jsonl:
+                self._outputs.append(JsonLines(Path(config.log_jsonl)))
+            if config.track == "tensorboard":
+                purge = progress.steps + 1 if self._resumed else None
+                self._outputs.append(TensorBoard(folder / "events", purge))
         self._steps, self._saved_at = progress.steps, time.monotonic()
-        self._saved_iter = progress.iter if progress.iter else -1
+        self._saved_iter = progress.iter if self._resumed else -1
         self._announced = False
         self._outcome = Outcome(parts.learner.module.policy, progress)
         self._refused: set[str] = set()
         """what could not be written, and has been said"""
 
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for lines in self._lines:
-            lines.close()
-        if self._board is not None:
-            self._board.close()
+    def close(self) -> None:
+        for output in self._outputs:
+            output.close()
         if self._held is not None:
             self._held.close()
 
@@ -78,64 +75,77 @@ class Recorder:
         before, better, due = self._progress.best, False, False
         if self._writes:
             gone = self._look_after_directory()
-            if self._clock.startup is None:
-                self._note_startup(self._clock.start(report))
-            report, better = self._written(self._clock.apart(report))
+            if not self._started:
+                self._note_startup(report)
+            report, better = self._written(self._with_times(report))
             due = gone or better or self._timely(report)
         self._steps = report.steps
-        if not self._any(due):
+        if self._parts.sync.size > 1:
+            due = not self._parts.sync.all(not due)  # what rank 0 has decided
+        if not due:
             return report
-        with self._clock.part("save"):
+        with self._timed("save"):
             saved = self._save(report.eval_return)
             if better and saved:
                 self._try("best", lambda: checkpoint.mark_best(saved))
             elif better:
                 self._progress.best = before
-            self._prune()
-        if lost := self._lost():
+            if self._writes:
+                checkpoint.prune(self._folder / "checkpoints", self._config.keep)
+        if self._held is not None and self._held.lost:
             where = f"go on with `paceline resume {shown(self._folder)}`"
-            raise StoppedEarly(f"{lost}; {where if saved else 'no checkpoint could be written'}")
+            said = where if saved else "no checkpoint could be written"
+            raise StoppedEarly(f"{self._held.lost}; {said}")
         return report
 
     def _look_after_directory(self) -> bool:
         """Whether a checkpoint is due since the run was moved, or what was saved is deleted."""
-        if self._held is None:
-            return False
+        assert self._held is not None  # it is rank 0's to look after
         if moved := self._held.check():
             self._folder = self._held.folder
-            self._lines[0].path = self._folder / METRICS
+            self._outputs[0].path = self._folder / METRICS
         newest = self._folder / "checkpoints" / f"{self._saved_iter:08d}"
         missing = self._saved_iter >= 0 and not newest.exists()
         if missing:
             self._saved_iter = -1
             if not moved:
-                log.warning("%s was deleted; the run is saved anew", shown(newest))
+                log.warning(f"{shown(newest)} was deleted; the run is saved anew")
         return moved or missing
 
-    def _lost(self) -> str | None:
-        return self._held.lost if self._held is not None else None
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """What is done within counts as evaluation or saving."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent[name] += time.monotonic() - began
+
+    def _with_times(self, report: Report) -> Report:
+        """The report, with what was spent between it and the one before, for each iteration."""
+        spent, self._spent = self._spent, dict.fromkeys(self._spent, 0.0)
+        for name, seconds in spent.items():
+            self._total[name] += seconds
+        iters, self._reported_iter = max(1, report.iter - self._reported_iter), report.iter
+        return replace(report, t_eval=spent["eval"] / iters, t_save=spent["save"] / iters)
 
     def _written(self, report: Report) -> tuple[Report, bool]:
         """The report with its evaluation, if it was time; and whether that was the best so far."""
-        better, best = False, self._progress.best
+        best = self._progress.best
         try:
             if _due(self._config.eval_every, self._steps, report.steps):
-                with self._clock.part("eval"):
+                with self._timed("eval"):
                     report = replace(report, eval_return=self._evaluate().mean)
         finally:  # an evaluation that fails takes nothing away from what was learnt
-            for lines in self._lines:
-                lines.write(report)
-            if self._board is not None:
-                self._board.write(report)
+            for output in self._outputs:
+                output.write(report)
         score = report.eval_return
-        if score is not None:
-            better = best is None or score > best
-            said = ", the best so far" if better else ""
-            log.info("evaluation after %s steps: mean %.2f%s", f"{report.steps:,}", score, said)
-            if self._board is not None:
-                self._board.evaluation(report.steps, score)
-        if better:
-            self._progress.best = score
+        if score is None:
+            return report, False
+        better = best is None or score > best
+        said = ", the best so far" if better else ""
+        log.info(f"evaluation after {report.steps:,} steps: mean {score:.2f}{said}")
+        self._progress.best = score if better else best
         return report, better
 
     def _timely(self, report: Report) -> bool:
@@ -144,40 +154,38 @@ class Recorder:
             return _due(self._config.save_every, self._steps, report.steps)
         return time.monotonic() - self._saved_at >= SAVE_SECONDS
 
-    def _any(self, flag: bool) -> bool:
-        """What rank 0 has decided."""
-        sync = self._parts.sync
-        return flag if sync.size == 1 else not sync.all(not flag)
-
-    def _note_startup(self, seconds: float) -> None:
+    def _note_startup(self, report: Report) -> None:
+        """From when the run was asked for to its first step."""
+        self._started = True
+        trained = report.time - self._time_before
+        seconds = max(0.0, time.monotonic() - self._asked - trained)
         compiling = self._parts.learner.t_compile
         said = f", {compiling:.1f} s of them compiling" if compiling else ""
-        log.info("the clock started after %.1f s%s", seconds, said)
-        if self._clock.resumed:
+        log.info(f"the clock started after {seconds:.1f} s{said}")
+        if self._resumed or self._held is None:
             return
         facts = {"seconds": round(seconds, 3), "compile_seconds": round(compiling, 3)}
-        self._try(RUN, lambda: add_to_run(self._folder, startup=facts))
-        if self._held is not None:
-            self._try(RUN, self._held.remember_facts)
+        self._try(RUN, partial(self._held.add_facts, startup=facts))
 
     def finish(self) -> None:
         """The budget is spent: the last checkpoint, and the evaluation of what was learnt."""
         if self._writes:
-            log.info(self._clock.summary())
+            before = f" after {self._time_before:.1f} s before" if self._resumed else ""
+            log.info(
+                f"trained for {self._progress.time - self._time_before:.1f} s{before}, in which "
+                f"evaluations took {self._total['eval']:.1f} s and checkpoints "
+                f"{self._total['save']:.1f} s; what follows is not counted"
+            )
         self._save_at_last()
         if not self._writes:
             return
         result = self._evaluate()
         log.info(
-            "evaluation: mean %.2f ± %.2f over %d episodes, 95%% interval %.2f to %.2f",
-            result.mean,
-            result.std,
-            result.episodes,
-            result.ci_low,
-            result.ci_high,
+            f"evaluation: mean {result.mean:.2f} ± {result.std:.2f} over {result.episodes} "
+            f"episodes, 95% interval {result.ci_low:.2f} to {result.ci_high:.2f}"
         )
         for line in result.told_elsewhere():
-            log.info("  %s", line)
+            log.info(f"  {line}")
         self._outcome.say(self._config, self._progress, result)
 
     def stop(self) -> None:
@@ -187,7 +195,7 @@ class Recorder:
             return
         self._save_at_last()
         if self._writes:
-            log.info("saved; go on with `paceline resume %s`", shown(self._folder))
+            log.info(f"saved; go on with `paceline resume {shown(self._folder)}`")
 
     def fail(self, error: PacelineError) -> None:
         """Keep the state before the iteration that failed, if no other rank is needed for it."""
@@ -197,18 +205,15 @@ class Recorder:
 
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
-        agent = Agent(parts.network, self._weights())
-        world, heartbeat = parts.world, parts.sync.heartbeat
+        agent, heartbeat = Agent(parts.network, self._weights()), parts.sync.heartbeat
+        where = parts.world.env_id, parts.world.options
         with interruptible():
-            result = evaluation.run(
-                agent, world.env_id, world.options, config.eval_episodes, heartbeat=heartbeat
-            )
+            result = evaluation.run(agent, *where, config.eval_episodes, heartbeat=heartbeat)
         name = f"checkpoints/{self._progress.iter:08d}"
         saved = name if self._saved_iter == self._progress.iter else None
         result = replace(result, checkpoint=saved, env_id=config.env_name)
         text = json.dumps(result.as_dict(), indent=1)
-        path = self._folder / EVALUATION
-        self._try(EVALUATION, lambda: replace_file(path, text.encode()))
+        self._try(EVALUATION, lambda: replace_file(self._folder / EVALUATION, text.encode()))
         return result
 
     def _save(self, evaluated: float | None = None) -> Path | None:
@@ -220,22 +225,13 @@ class Recorder:
         progress, folder = self._progress, self._folder / "checkpoints"
         if self._saved_iter == progress.iter:
             return folder / f"{progress.iter:08d}"
-        content = checkpoint.Checkpoint(
-            weights=self._weights(),
-            arrays=arrays,
-            facts={
-                "iter": progress.iter,
-                "steps": progress.steps,
-                "time": progress.time,
-                "recent": list(progress.recent),
-                "first": progress.first,
-                "episodes": progress.episodes,
-                "best": progress.best,
-                "evaluated": evaluated,
-                "network": network_facts(self._parts.network),
-                "config": fixed(self._config),
-            },
-        )
+        facts = vars(progress) | {
+            "recent": list(progress.recent),
+            "evaluated": evaluated,
+            "network": network_facts(self._parts.network),
+            "config": fixed(self._config),
+        }
+        content = checkpoint.Checkpoint(self._weights(), arrays, facts)
         saved = self._try("checkpoints", lambda: checkpoint.save(folder, progress.iter, content))
         self._saved_at = time.monotonic()
         if saved is not None:
@@ -248,15 +244,12 @@ class Recorder:
         sampler = parts.sampler.state() if parts.sampler is not None else {}
         if sampler is None:
             return None
-        self._announce(sampler)
-        own = shards.own(parts.learner.state(), sampler, sync.rank, parts.learner.per_column)
-        return shards.joined(sync.gather(own) if sync.size > 1 else [own])
-
-    def _announce(self, sampler: dict[str, Any]) -> None:
         replay = sum(len(v) for name, v in sampler.items() if name.endswith(".actions"))
-        if replay > LONG_REPLAY and not self._announced:
+        if replay > 1_000_000 and not self._announced:
             self._announced = True
-            log.warning("a resume from here would first replay %s steps", f"{replay:,}")
+            log.warning(f"a resume from here would first replay {replay:,} steps")
+        ours = own(parts.learner.state(), sampler, sync.rank, parts.learner.per_column)
+        return joined(sync.gather(ours) if sync.size > 1 else [ours])
 
     def _weights(self) -> dict[str, Array]:
         """Copies, by name."""
@@ -265,18 +258,16 @@ class Recorder:
 
     def _save_at_last(self) -> None:
         saved = self._save()
-        if lost := self._lost():
-            log.warning("%s", lost)
-        if saved is None and self._writes:
+        if self._held is None:
+            return
+        if self._held.lost:
+            log.warning(self._held.lost)
+        if saved is None:
             raise StoppedEarly(
                 "the last checkpoint could not be written; earlier ones are whole: free some "
                 f"space, then `paceline resume {shown(self._folder)}`"
             )
-        self._prune()
-
-    def _prune(self) -> None:
-        if self._writes:
-            checkpoint.prune(self._folder / "checkpoints", self._config.keep)
+        checkpoint.prune(self._folder / "checkpoints", self._config.keep)
 
     def _try(self, name: str, write: Callable[[], Any]) -> Any:
         """A disk that is full or gone is reported, and training goes on."""
@@ -285,7 +276,7 @@ class Recorder:
         except OSError as error:
             if name not in self._refused:
                 path = shown(self._folder / name)
-                log.warning("%s can't be written: %s; training goes on", path, error.strerror)
+                log.warning(f"{path} can't be written: {error.strerror}; training goes on")
             self._refused.add(name)
             return None
 

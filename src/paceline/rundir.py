@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +38,10 @@ FOLDERS = ("checkpoints", "events", "video")
 OURS = (CONFIG, METRICS, RUN, EVALUATION, *FOLDERS)
 MOST_BYTES = 2**20
 """Size of the largest run.json that is read."""
-MOST_THREADS = 4096
 CHANGEABLE = {
-    "total_steps",
-    "total_iters",
-    "duration",
-    "stop_at_return",
-    "eval_every",
-    "eval_episodes",
-    "save_every",
-    "keep",
-    "log_every",
-    "log_jsonl",
-    "track",
-    "pin",
-    "worker_timeout",
-    "max_restarts",
-    "rank_timeout",
-    "init_method",
+    *(*BUDGETS, "stop_at_return", "eval_every", "eval_episodes", "save_every", "keep"),
+    *("log_every", "log_jsonl", "track"),
+    *("pin", "worker_timeout", "max_restarts", "rank_timeout", "init_method"),
 }
 """What a resumed run may do differently: none of it alters learning."""
 
@@ -72,10 +60,9 @@ def refuse_to_lose(folder: Path, config: Config, launch: str | None) -> None:
 
 def begun_by_this_launch(folder: Path, name: str | None) -> bool:
     """Whether the ranks that began this run were started by the launcher that started this one."""
-    if name is None or not (folder / RUN).is_file():
-        return False
     try:
-        return bool(json.loads(read_plain(folder / RUN, MOST_BYTES))["launch"] == name)
+        facts = json.loads(read_plain(folder / RUN, MOST_BYTES))
+        return name is not None and bool(facts["launch"] == name)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
@@ -99,7 +86,7 @@ def claim(folder: Path, config: Config, choices: dict[str, Any], launch: str | N
             **{key: callable(getattr(config, name)) for name, key in OBJECTS.items()},
         }
         replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
-        write_config(folder, config)  # last: from here on it is a run
+        _write_config(folder, config)  # last: from here on it is a run
     except OSError as error:
         raise BadInput(f"output_dir {shown(folder)} can't be written: {error.strerror}") from None
 
@@ -127,7 +114,7 @@ def _claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
         raise BadInput(f"log_jsonl {shown(path)} can't be written: {error.strerror}") from None
 
 
-def write_config(folder: Path, config: Config, unused: Settings | None = None) -> None:
+def _write_config(folder: Path, config: Config, unused: Settings | None = None) -> None:
     content = config.as_dict() | (unused or {})
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     replace_file(folder / CONFIG, text.encode())
@@ -144,16 +131,13 @@ def read_run(folder: Path) -> tuple[dict[str, Any], Choices]:
     try:
         facts: dict[str, Any] = json.loads(read_plain(folder / RUN, MOST_BYTES))
         choices = Choices(**facts["choices"])
-        if [type(value) for value in vars(choices).values()] != [int, bool, str]:
-            raise TypeError("its choices are not what a run writes")
-        if choices.device not in ("cpu", "cuda") or not 1 <= choices.threads <= MOST_THREADS:
+        typed = [type(value) for value in vars(choices).values()] == [int, bool, str]
+        if not (typed and choices.device in ("cpu", "cuda") and 1 <= choices.threads <= 4096):
             raise ValueError("its choices are not what a run writes")
         return facts, choices
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        cause = str(error)[:200]
-        raise BadInput(
-            f"{shown(folder / RUN)} can't be read ({cause}): it can't be resumed"
-        ) from None
+        cause = f"can't be read ({str(error)[:200]}): it can't be resumed"
+        raise BadInput(f"{shown(folder / RUN)} {cause}") from None
 
 
 def refuse_strange(run: Path) -> None:
@@ -214,10 +198,13 @@ def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choic
         raise BadInput(f"{shown(folder)} holds no run: there is no {CONFIG} in it")
     refuse_strange(folder)
     stored = load_file(folder / CONFIG)
-    objects = {name: changes[name] for name in OBJECTS if _object(changes.get(name))}
-    said_again = {"init_from"} if _same_start(stored, changes) else set()
+    given = {name: changes[name] for name in OBJECTS if name in changes}
+    # What Python gives and no file holds; an algorithm may come with its options.
+    objects = {n: value for n, value in given.items() if callable(value) or is_dataclass(value)}
+    source = changes.get("init_from")
+    said_again = isinstance(source, str) and absolute(source) == stored.get("init_from")
     for name in changes:
-        if name not in CHANGEABLE | set(objects) | said_again:
+        if name not in CHANGEABLE | set(objects) and not (said_again and name == "init_from"):
             allowed = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(CHANGEABLE))
             raise BadInput(
                 f"{name} can't change when a run is resumed, since it alters what is learnt; "
@@ -230,7 +217,7 @@ def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choic
                 f"this run's {name} was a Python callable ({stored.get(name)}); resume it from "
                 f"Python with paceline.resume(run, {name}=that_callable)"
             )
-    unused = {name: getattr(Config, name) for name in leading_out(folder, stored, changes)}
+    unused = {name: getattr(Config, name) for name in _leading_out(folder, stored, changes)}
     config = run_config(folder, changes | unused)
     if config.init_from and not said_again and not checkpoint.saved(folder / "checkpoints"):
         raise BadInput(
@@ -241,17 +228,7 @@ def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choic
     return config, choices
 
 
-def _object(value: Any) -> bool:
-    """Whether it is what Python gives and no file holds; an algorithm may come with its options."""
-    return callable(value) or is_dataclass(value)
-
-
-def _same_start(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-    source = changes.get("init_from")
-    return isinstance(source, str) and absolute(source) == stored.get("init_from")
-
-
-def leading_out(folder: Path, stored: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
+def _leading_out(folder: Path, stored: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
     """What a run's own files say that leads out of it, and nobody has said again: it isn't used."""
     found = {}
     copy, meeting = stored.get("log_jsonl"), stored.get("init_method")
@@ -265,35 +242,29 @@ def leading_out(folder: Path, stored: Mapping[str, Any], changes: Mapping[str, A
 def _inside(folder: Path, path: str) -> bool:
     """Whether a file lies in a run, links followed, and is none that the run itself writes."""
     try:
-        real, run = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
-        return real.is_relative_to(run) and real.relative_to(run).parts[0] not in (*OURS, LOCK)
+        inside = Path(os.path.realpath(path)).relative_to(os.path.realpath(folder))
+        return inside.parts[0] not in (*OURS, LOCK)
     except (ValueError, IndexError):
         return False
 
 
 def _warn_of(unused: Settings, folder: Path, several: bool) -> None:
-    for name, consequence, matters in (
-        ("log_jsonl", "is not written to", True),
-        ("init_method", "is not where ranks meet", several),
-    ):
-        if name in unused and matters:
+    consequences = {"log_jsonl": "is not written to"}
+    if several:
+        consequences["init_method"] = "is not where ranks meet"
+    for name, consequence in consequences.items():
+        if name in unused:
             value = printable(str(unused[name]))[:200]
             log.warning(
-                "%s of %s leads out of the run: %s %s; if it is meant, write --%s %s",
-                *(name, shown(folder / CONFIG), value, consequence),
-                *(name.replace("_", "-"), shlex.quote(value)),
+                f"{name} of {shown(folder / CONFIG)} leads out of the run: {value} {consequence}; "
+                f"if it is meant, write --{name.replace('_', '-')} {shlex.quote(value)}"
             )
 
 
-def rewind(
-    folder: Path, config: Config, iteration: int, changes: Mapping[str, Any], several: bool
-) -> None:
-    """Take back what was written after `iteration`, which will be written again.
-
-    With `several` processes, where they meet matters.
-    """
+def rewind(folder: Path, config: Config, iteration: int, changes: Settings, several: bool) -> None:
+    """Take back what `several` processes or one wrote after `iteration`: it is written again."""
     stored = load_file(folder / CONFIG)
-    unused = leading_out(folder, stored, changes)
+    unused = _leading_out(folder, stored, changes)
     _warn_of(unused, folder, several)
     try:
         copy = Path(config.log_jsonl) if config.log_jsonl else None
@@ -302,6 +273,85 @@ def rewind(
         elif copy:
             _claim_copy(copy, False, folder)
         cut_back(folder / METRICS, iteration)
-        write_config(folder, config, unused)
+        _write_config(folder, config, unused)
     except OSError as error:
         raise StoppedEarly(f"{shown(folder)} can't be written: {error.strerror}") from None
+
+
+class HeldRun:
+    """A run directory while it is written; by its descriptor it is found where it was moved to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._files = {name: read_plain(folder / name) for name in (RUN, CONFIG)}
+        self._put_back: set[str] = set()
+        self.lost: str | None = None
+        """what has befallen it, if the run can't go on there"""
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+    def add_facts(self, **facts: Any) -> None:
+        """Add to run.json."""
+        add_to_run(self.folder, **facts)
+        self._files[RUN] = read_plain(self.folder / RUN)
+
+    def check(self) -> bool:
+        """Whether it was moved or deleted since the last time; what can be mended is mended."""
+        place = self._place()
+        if place is None:
+            self._make_again()
+        elif place != self.folder:
+            self.lost = f"{shown(self.folder)} was moved to {shown(place)} while it trained"
+            self.folder = place
+        else:
+            self._put_back_files()
+            return False
+        return True
+
+    def _place(self) -> Path | None:
+        """Where the directory is now; None if it was deleted, or nobody can say."""
+        if self._is_at(self.folder):
+            return self.folder
+        try:
+            found = Path(f"/proc/self/fd/{self._handle}").readlink()
+        except OSError:  # not on this system
+            return None
+        return found if self._is_at(found) else None
+
+    def _is_at(self, path: Path) -> bool:
+        try:
+            return os.path.samestat(path.stat(), os.fstat(self._handle))
+        except OSError as error:  # others are of a disk that does not answer
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+    def _make_again(self) -> None:
+        """All but what was learnt; nothing else that has its name now is touched."""
+        before = self.folder
+        names = (before.with_name(f"{before.name}-{n}") if n > 1 else before for n in count(1))
+        place = next(path for path in names if not os.path.lexists(path))
+        try:
+            place.mkdir(parents=True)
+            for name, content in self._files.items():
+                replace_file(place / name, content)
+            os.close(self._handle)
+            self._handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise StoppedEarly(
+                f"{shown(before)} was deleted while it trained, and can't be made again: "
+                f"{error.strerror}"
+            ) from None
+        self.folder = place
+        self.lost = f"{shown(before)} was deleted while it trained; it is saved anew"
+
+    def _put_back_files(self) -> None:
+        for name, content in self._files.items():
+            if name in self._put_back or os.path.lexists(self.folder / name):
+                continue
+            self._put_back.add(name)
+            log.warning(f"{shown(self.folder / name)} was deleted; it is written again")
+            try:
+                replace_file(self.folder / name, content)
+            except OSError as error:
+                log.warning(f"{shown(self.folder)} can't be written: {error.strerror}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +16,9 @@ from annotated_types import Ge, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from . import checkpoint, machine, shards
-from .agent import saved_network
-from .arrays import fitting
+from . import checkpoint, machine
+from .agent import from_checkpoint, locate, network_facts, saved_network
+from .arrays import fitting, part, taken
 from .budget import Budget, Progress
 from .build import Parts, build, world_of
 from .choices import warn_of_crowding
@@ -37,24 +38,19 @@ from .rundir import CONFIG, add_to_run, claim, fixed, read_run, rewind
 from .samplers.block import listed
 from .samplers.serial import Serial
 from .space_text import mismatch
-from .start import start_from
 from .stopping import StopNow, interruptible
 from .sync import Sync
 from .topology import Topology
-from .words import printable
+from .words import printable, several
 
 log = logging.getLogger("paceline")
 
-GENERAL = {
-    "continuous": "Box actions",
-    "discrete": "discrete actions",
-    "images": "images",
-}
+Found = tuple[Path, checkpoint.Checkpoint]
+"""A checkpoint, and where it lies."""
+GENERAL = {"continuous": "Box actions", "discrete": "discrete actions", "images": "images"}
 """Presets for environments that nothing was tuned for."""
 COMMON = (*BUDGETS, "stop_at_return", "log_every")
 """Of what alters no learning, what decides when ranks talk to each other."""
-MOST_PER_CPU = 8
-"""Threads of a learner, at most."""
 MOST = 2**53
 """No run is longer, in whatever unit."""
 
@@ -77,7 +73,7 @@ def start(
         with interruptible():
             parts = stack.enter_context(build(config, None, world, sync, topology))
         if config.init_from:
-            start_from(config.init_from, parts)
+            _start_from(config.init_from, parts)
         if topology.writes:
             folder = folder or new_folder(config)
             stack.enter_context(locked(folder))
@@ -103,10 +99,9 @@ def go_on(
         newest = None
         if topology.writes:
             stack.enter_context(locked(folder))
-            checkpoint.sweep(folder / "checkpoints")
-            if checkpoint.saved(folder / "checkpoints"):
-                newest = _newest(folder / "checkpoints")
-        found = _sent_by_rank_0(newest, sync)
+            newest = _newest(folder / "checkpoints")
+        sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
+        found: Found | None = sent and (Path(sent[0]), checkpoint.Checkpoint(**sent[1]))
         with interruptible():
             world = world_of(config)
             if found is not None:
@@ -116,10 +111,10 @@ def go_on(
         if found is not None:
             progress = _restore(*found, config, parts)
         elif config.init_from:
-            start_from(config.init_from, parts)
+            _start_from(config.init_from, parts)
         if topology.writes:
             if found is None:
-                log.warning("%s has no checkpoint yet; it starts from the beginning", shown(folder))
+                log.warning(f"{shown(folder)} has no checkpoint yet; it starts from the beginning")
             rewind(folder, config, progress.iter, changes, topology.size > 1)
             if parts.choices != choices:
                 _note_eager(folder, parts)
@@ -130,14 +125,11 @@ def go_on(
 def _fewer_threads(choices: Choices) -> Choices:
     """Of a run from a far larger machine, or one that somebody has written."""
     cpus = machine.available_cpus()
-    if choices.threads <= MOST_PER_CPU * cpus:
+    if choices.threads <= 8 * cpus:
         return choices
     log.warning(
-        "this run learnt with %d threads, too many for %d CPUs: it goes on with %d, and so not "
-        "exactly as it would have",
-        choices.threads,
-        cpus,
-        cpus,
+        f"this run learnt with {choices.threads} threads, too many for {cpus} CPUs: it goes on "
+        f"with {cpus}, and so not exactly as it would have"
     )
     return replace(choices, threads=cpus)
 
@@ -184,9 +176,8 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     choices, sync = parts.choices, parts.sync
     if parts.world.resume == "none":
         log.warning(
-            "the state of %s can't be saved: a run that is resumed from a checkpoint begins new "
-            "episodes, and so does not go on exactly as it would have",
-            config.env_name,
+            f"the state of {config.env_name} can't be saved: a run that is resumed from a "
+            "checkpoint begins new episodes, and so does not go on exactly as it would have"
         )
     learners = f"{sync.world_size} learners ({sync.path}) × " if sync.path else ""
     # What a run was begun with, also where it goes on: its configuration has it all filled in.
@@ -197,25 +188,13 @@ def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     elif name in ("none", "auto"):
         preset = "none"
     log.info(
-        "%s on %s · %s%d envs × %d steps · seed %d · preset: %s",
-        config.algo_name,
-        config.env_name,
-        learners,
-        config.columns,
-        config.rollout_steps,
-        config.seed,
-        preset,
+        f"{config.algo_name} on {config.env_name} · {learners}{config.columns} envs × "
+        f"{config.rollout_steps} steps · seed {config.seed} · preset: {preset}"
     )
     log.info(
-        "%s, %d CPUs: %s, learner %d thread%s, %s, %s step → %s",
-        machine.cpu_name(),
-        machine.available_cpus(),
-        _processes(config, parts.topology),
-        choices.threads,
-        "" if choices.threads == 1 else "s",
-        choices.device,
-        "compiled" if choices.compiled else "eager",
-        shown(folder),
+        f"{machine.cpu_name()}, {machine.available_cpus()} CPUs: "
+        f"{_processes(config, parts.topology)}, learner {several(choices.threads, 'thread')}, "
+        f"{choices.device}, {'compiled' if choices.compiled else 'eager'} step → {shown(folder)}"
     )
     warn_of_crowding(config, choices.threads, parts.topology)
 
@@ -252,13 +231,13 @@ def _record(
         _get_ready(parts)
         yield from reports  # a learner that others watch leaves nothing behind by itself
         return
-    with Recorder(config, folder, parts, progress, asked) as recorder:
+    with closing(Recorder(config, folder, parts, progress, asked)) as recorder:
         try:
             _get_ready(parts)
             for report in reports:
                 yield recorder.record(report)
             if budget.scored(progress.recent) and parts.sync.rank == 0:
-                log.info("the last episodes' mean return has reached %g", config.stop_at_return)
+                log.info(f"the last episodes' mean return has reached {config.stop_at_return:g}")
             recorder.finish()
         except (GeneratorExit, StopNow):
             recorder.stop()
@@ -276,23 +255,16 @@ def _get_ready(parts: Parts) -> None:
     parts.sync.all(True)
 
 
-def _newest(checkpoints: Path) -> tuple[Path, checkpoint.Checkpoint]:
-    """The newest whole checkpoint; damaged ones are set aside, and said."""
+def _newest(checkpoints: Path) -> Found | None:
+    """The newest whole checkpoint, if any was made; damaged ones are set aside, and said."""
+    checkpoint.sweep(checkpoints)
+    if not checkpoint.saved(checkpoints):
+        return None
     path, found, problems = checkpoint.newest(checkpoints)
     for problem in problems:
-        log.warning("damaged, passed over: %s", problem)
+        log.warning(f"damaged, passed over: {problem}")
     checkpoint.set_aside(checkpoints, path)
     return path, found
-
-
-def _sent_by_rank_0(
-    newest: tuple[Path, checkpoint.Checkpoint] | None, sync: Sync
-) -> tuple[Path, checkpoint.Checkpoint] | None:
-    """Rank 0's checkpoint and where it lies, on every rank."""
-    if not sync.path:  # nobody to talk to
-        return newest
-    sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
-    return sent and (Path(sent[0]), checkpoint.Checkpoint(**sent[1]))
 
 
 def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Parts) -> Progress:
@@ -307,7 +279,7 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     different: list[Difference] = []
     try:
         per_column = parts.learner.per_column
-        learner, sampler = shards.taken(found.arrays, sync.rank, sync.size, per_column)
+        learner, sampler = taken(found.arrays, sync.rank, sync.size, per_column)
         fitting(learner, parts.learner.state())
         parts.learner.restore(learner)
         if isinstance(parts.sampler, Serial) and not parts.topology.lockstep:
@@ -315,14 +287,13 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         elif parts.sampler is not None:
             different = parts.sampler.restore(sampler)
     except (ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise BadInput(
-            f"{shown(path / 'state.safetensors')} does not fit this run: {error}"
-        ) from None
+        place = shown(path / "state.safetensors")
+        raise BadInput(f"{place} does not fit this run: {error}") from None
     if different:
         log.warning(
-            "the environments of columns %s did not replay to the same observation and return; "
-            "they begin a new episode, and the run goes on, but not exactly as it would have",
-            listed(different),
+            f"the environments of columns {listed(different)} did not replay to the same "
+            "observation and return; they begin a new episode, and the run goes on, but not "
+            "exactly as it would have"
         )
     if parts.sampler is not None:
         parts.sampler.publish(parts.learner.weights, parts.learner.version)
@@ -330,10 +301,35 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     progress.first, progress.episodes = facts["first"], facts["episodes"]
     progress.recent.extend(facts["recent"])
     if sync.rank == 0:
-        log.info("resuming from %s (%.1f s)", shown(path), time.perf_counter() - began)
+        log.info(f"resuming from {shown(path)} ({time.perf_counter() - began:.1f} s)")
         if facts["evaluated"] and facts["evaluated"] == facts["best"]:
             checkpoint.mark_best(path)  # in case the run was killed before it could
     return progress
+
+
+def _start_from(source: str, parts: Parts) -> None:
+    """Take over the weights and the running statistics of a saved policy; nothing else."""
+    path, found = locate(source)
+    from_checkpoint(path, found, vars(parts.network))  # refuses what is no policy
+    theirs = found.facts["network"]
+    ours = json.loads(json.dumps(network_facts(parts.network)))
+    del ours["log_std_init"]  # how weights were drawn, not how they are used
+    for name in ours:
+        if theirs.get(name) != ours[name]:
+            raise BadInput(
+                f"init_from {shown(source)}: its {name} is {_short(theirs.get(name))}, and that of "
+                f"this run is {_short(ours[name])}; they have to be the same"
+            )
+    parts.learner.adopt(found.weights, part("learner.", found.arrays))
+    if parts.sampler is not None:
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
+    if parts.sync.rank == 0:
+        log.info(f"starting from the weights of {shown(path)}")
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:100]} …"
 
 
 @with_config(ConfigDict(strict=True, allow_inf_nan=False))
@@ -358,8 +354,7 @@ def _checked(path: Path, facts: dict[str, Any]) -> Facts:
         cause = error.errors()[0]
         place = ".".join(str(part) for part in cause["loc"])
         raise BadInput(f"{shown(path / 'state.json')}: {place}: {cause['msg']}") from None
-    if checked["iter"] != int(path.name):
-        raise BadInput(
-            f"{shown(path / 'state.json')}: iter is {checked['iter']}, not {int(path.name)}"
-        )
+    said, named = checked["iter"], int(path.name)
+    if said != named:
+        raise BadInput(f"{shown(path / 'state.json')}: iter is {said}, not {named}")
     return checked

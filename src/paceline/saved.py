@@ -67,10 +67,7 @@ def _made_with(run: Path) -> dict[str, Any]:
 def evaluate_saved(
     source: Path, episodes: int, env_id: str | None = None, sample: bool = False
 ) -> evaluation.EvalResult:
-    """Run a saved policy in the environment it was trained in, or in another with its spaces.
-
-    A run's eval.json then holds the result.
-    """
+    """Run a saved policy where it was trained, or in `env_id`; a run's eval.json has the result."""
     source = Path(absolute(source))  # the environment may change the working directory
     run = _run_of(source)
     path, found = locate(source)
@@ -97,5 +94,5 @@ def evaluate_saved(
         try:
             replace_file(run / EVALUATION, json.dumps(result.as_dict(), indent=1).encode())
         except OSError as error:
-            log.warning("%s can't be written: %s", shown(run / EVALUATION), error.strerror)
+            log.warning(f"{shown(run / EVALUATION)} can't be written: {error.strerror}")
     return result
