@@ -11,7 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from .metrics import Report
+from .metrics import LEARNING, Report
+
+MOST_METRICS = 4
+"""That are shown beside those which every report has."""
 
 
 class Console:
@@ -69,7 +72,7 @@ class Console:
             self._printed = time.monotonic()
             self.say(
                 f"{spent:4.0%}  {report.steps:>10,} steps  {self._fps:>9,.0f} steps/s  "
-                f"return {score:>8}  {left} left  {self._phases()}"
+                f"return {score:>8}  {left} left  {self._details(report)}"
             )
 
     def _smooth(self, report: Report) -> None:
@@ -97,16 +100,18 @@ class Console:
         rows = Table.grid()
         rows.add_row(ProgressBar(total=1.0, completed=report.fraction, width=60))
         rows.add_row(numbers)
-        rows.add_row(Text(self._phases(), style="dim"))
+        rows.add_row(Text(self._details(report), style="dim"))
         return rows
 
-    def _phases(self) -> str:
+    def _details(self, report: Report) -> str:
+        """Shares of the phases; and metrics of bonuses, memories, teams and users' own losses."""
         shown = {name: share for name, share in self._shares.items() if share >= 0.005}
         wait = shown.pop("wait", None)
         parts = [f"{name} {share:.0%}" for name, share in shown.items()]
         if wait is not None:  # a part of the rollout's
             parts.insert(1, f"(waiting {wait:.0%})")
-        return "  ".join(parts)
+        own = [f"{n} {v:.3g}" for n, v in report.metrics.items() if n not in LEARNING]
+        return "  ".join([*parts, *own[:MOST_METRICS]])
 
     def close(self) -> None:
         if self._live is not None:

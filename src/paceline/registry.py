@@ -63,7 +63,7 @@ NEEDS = {
 
 def is_options(value: Any) -> bool:
     """Whether it is an instance of a dataclass: a section, or an algorithm with its options."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.is_dataclass(value) and not callable(value)
 
 
 def as_dicts(values: Mapping[str, Any]) -> dict[str, Any]:

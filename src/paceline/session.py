@@ -59,7 +59,7 @@ def train(
     seconds apart; when `stopping()` returns true the next comes after the current iteration. With
     several ranks this process starts them, unless it is one of them, and yields rank 0's reports.
     """
-    topology = topology_of(config)
+    asked, topology = asked_at(), topology_of(config)
     if config.output_dir and topology.writes:
         refuse_to_lose(Path(config.output_dir), config, topology.launch)
     runs = Path(config.working_directory) / "runs"
@@ -69,7 +69,6 @@ def train(
     from .build import make_sync
     from .running import go_on, start
 
-    asked = asked_at()
     with closing(make_sync(config, topology)) as sync:
         folder = _folder(runs, config, topology) if topology.writes else None
         # Whether the launcher has started its ranks again, after some of them had gone.

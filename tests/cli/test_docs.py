@@ -27,7 +27,7 @@ from paceline.bench.matrix import cells
 from paceline.bench.scaling import plan
 from paceline.bench.tuning import plan as tune_plan
 from paceline.flags import config_parser
-from paceline.metrics import Report
+from paceline.metrics import LEARNING, Report
 from paceline.rundir import CHANGEABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,8 +162,15 @@ def test_a_page_can_be_followed_from_top_to_bottom(page, session, capsys):
                 assert code == 0, f"{where}: {arguments} exits with {code}\n{capsys.readouterr()}"
 
 
+def saved_by_reader(page, folder):
+    """The files that a page tells its reader to save."""
+    for block in with_code(page):
+        if file := re.match(r"# (\w+\.py)\n", block.text):
+            (folder / file[1]).write_text(block.text, encoding="utf-8")
+
+
 COMMANDS = [
-    pytest.param(arguments, id=f"{named(page)}:{block.line}:{number}")
+    pytest.param(page, arguments, id=f"{named(page)}:{block.line}:{number}")
     for page in PAGES
     for block in with_code(page)
     if block.language == "bash"
@@ -171,8 +178,8 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize(("page", "arguments"), COMMANDS)
+def test_every_command_of_the_pages_is_understood(page, arguments, monkeypatch, tmp_path, capsys):
     """The real command line, up to where the work would begin."""
     began = []
     for module, name in (("session", "train"), ("session", "resume"), ("saved", "evaluate_saved")):
@@ -192,6 +199,8 @@ def test_every_command_of_the_pages_is_understood(arguments, monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "my_config.py").write_text("import paceline\nconfig = paceline.Config()\n")
+    saved_by_reader(page, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     if arguments[0] in ("eval", "check"):
         with pytest.raises((AttributeError, TypeError)):  # there is no result to print
             cli.run(arguments)
@@ -238,8 +247,9 @@ def test_a_stale_table_is_noticed_and_repaired(tmp_path, capsys):
 
 def test_every_metric_is_described():
     text = (DOCS / "algorithms" / "ppo.md").read_text(encoding="utf-8")
-    written = [field.name for field in fields(Report) if field.metadata.get("written", True)]
-    assert [name for name in written if f"`{name}`" not in text] == []
+    core = [field.name for field in fields(Report) if field.metadata.get("written", True)]
+    core.remove("metrics")
+    assert [name for name in (*core, *LEARNING) if f"`{name}`" not in text] == []
 
 
 def test_what_a_resume_may_change_is_listed():

@@ -213,6 +213,15 @@ def test_what_each_agent_is_shown_is_learnt(tmp_path):
     assert found["mean"] == pytest.approx(best, rel=0.15)
 
 
+def test_a_source_from_python_is_what_its_name_is():
+    made = []
+    for env_id in (OPTIONS["env_id"], Source(columns=Pairs)):
+        with build(config_of(env_id=env_id)) as parts:
+            made.append({k: v.copy() for k, v in parts.sampler.collect().arrays().items()})
+    for name, array in made[0].items():
+        np.testing.assert_array_equal(array, made[1][name], err_msg=name)
+
+
 def test_blocks_and_workers_hold_whole_environments_and_sample_the_same():
     config, made = config_of(), []
     with build(config) as parts:

@@ -24,8 +24,7 @@ def report(iteration):
     rest = dict.fromkeys(("t_other", "t_wait", "lag_mean"), 0.0)
     counts = dict.fromkeys(("steps", "steps_global", "world_size", "restarts"), 1)
     more = dict.fromkeys(("env_restarts", "lag_max", "episodes"), 0)
-    names = ("episode_return", "episode_length", "loss", "policy_loss", "value_loss", "entropy")
-    unknown = dict.fromkeys(names)
+    unknown = dict.fromkeys(("episode_return", "episode_length"))
     return Report(iter=iteration, **times, **rest, **counts, **more, **unknown)
 
 

@@ -33,9 +33,11 @@ def source_of(
 ) -> Source:
     """What makes such environments, if `env_id` and its options are right.
 
-    A suite is one of `SUITES`, or a user's own as module:Function:Name.
+    A suite is one of `SUITES`, or a user's own as module:Function:Name; in Python also a `Source`.
     """
     suite, name = "gym", env_id
+    if isinstance(env_id, Source):
+        return env_id
     if isinstance(env_id, str):
         if env_id.partition(":")[0] in SUITES:
             suite, _, name = env_id.partition(":")

@@ -34,6 +34,12 @@ class Source:
     elsewhere: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """keyword arguments of worlds, by name, in which a policy that learnt here is evaluated too"""
 
+    def __call__(self) -> Any:
+        """One environment, as any callable `env_id` gives: in Python a source may be one."""
+        if self.one is None:
+            raise BadInput("this source has no single environment to make")
+        return self.one()[0]
+
 
 def needed(module: str, suite: str) -> Any:
     """A package that a suite needs, or how to get it."""
