@@ -243,9 +243,7 @@ def _learner(
     optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
     index = topology.local_rank if choices.device == "cuda" else None
     device = torch.device(choices.device, index) if index is not None else torch.device("cpu")
-    make_bonus = None
-    if config.bonus is not None:
-        make_bonus = partial(config.entry("bonus"), **config.options_for("bonus"))
+    make_bonus = None if config.bonus is None else partial(config.made, "bonus")
     return Learner(
         *(network, config.algorithm, optimizer, sync, plan, config.columns * world.columns_per_env),
         *(device, world.obs_spec, make_bonus),

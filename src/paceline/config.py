@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator, ConfigDict
 
-from .registry import ENTRIES, as_dicts, by_name, entry, name_of, section_of
+from .errors import BadInput, PacelineError
+from .registry import ENTRIES, MADE, as_dicts, by_name, entry, name_of, section_of
 
 ENCODERS = ("mlp", "small", "nature", "impala")
 """That have a name of their own."""
@@ -288,10 +289,25 @@ class Config:
         resolved = {"sampler": "sampling", "sync": "syncing"}
         return entry(option, getattr(self, resolved.get(option, option)))
 
-    def options_for(self, option: str) -> dict[str, Any]:
-        """`options` of the entry that was chosen, as a keyword; none where it takes none."""
-        section = section_of(option, getattr(self, option))
-        return {"options": self.options[section]} if section in self.options else {}
+    def made(self, option: str, *arguments: Any) -> Any:
+        """What the chosen pool or bonus makes of `arguments`, and of its options if it has any."""
+        chosen = getattr(self, option)
+        section = section_of(option, chosen)
+        options = {"options": self.options[section]} if section in self.options else {}
+        try:
+            found = self.entry(option)(*arguments, **options)
+        except (PacelineError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if isinstance(chosen, str) and chosen in ENTRIES[option]:
+                raise
+            raise BadInput(
+                f"{option}: {name_of(chosen)} can't be made ({type(error).__name__}: {error})"
+            ) from error
+        lacking = [name for name in MADE[option] if not hasattr(found, name)]
+        if lacking:
+            raise BadInput(f"{option}: what {name_of(chosen)} makes has no {', '.join(lacking)}")
+        return found
 
     @property
     def own_encoder(self) -> str | Callable[..., Any] | None:

@@ -59,6 +59,11 @@ NEEDS = {
     "bonus": ("__call__",),
 }
 """What an entry has to have."""
+MADE = {
+    "pool": ("begin", "publish", "fill", "arrivals", "acting_version", "ledgers", "close"),
+    "bonus": ("head", "term", "metrics", "per_column", "reward", "state", "restore"),
+}
+"""What the thing that it makes has to have."""
 
 
 def is_options(value: Any) -> bool:
@@ -108,8 +113,7 @@ def imported(registry: Registry, name: str, what: str) -> Any:
             raise
         raise BadInput(
             f"{what}: {path[:200]!r} can't be imported ({type(error).__name__}: {error}); write "
-            "module:Class with a module on your PYTHONPATH, such as "
-            f"my_package.nets:My{what.capitalize()}"
+            "module:Class with a module on your PYTHONPATH, such as my_package.parts:MyClass"
         ) from None
     return found
 

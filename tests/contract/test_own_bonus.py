@@ -199,6 +199,14 @@ def test_a_loss_of_its_own_has_parameters_and_a_gradient_of_its_own(tmp_path, co
     assert len(weights) == len(last_state(tmp_path / "without")[0])
 
 
+@pytest.mark.parametrize(
+    ("bonus", "words"), [("json:dumps", "can't be made"), ("builtins:Exception", "has no head")]
+)
+def test_what_is_no_bonus_is_refused(bonus, words):
+    with pytest.raises(paceline.BadInput, match=words), build(config_of(bonus=bonus)):
+        pass
+
+
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_run_is_the_uninterrupted_one_to_the_byte(tmp_path, ranks):
     options = {"bonus": "test_own_bonus:Predictor", "eval_episodes": 1, "ranks": ranks}

@@ -65,7 +65,7 @@ class WorkersSampler:
     def make(spec: PoolSpec, config: Config) -> Sampler:
         from .workers import Workers
 
-        return Workers(config.entry("pool")(spec))
+        return Workers(config.made("pool", spec))
 
 
 class StreamSampler:
@@ -85,5 +85,5 @@ class StreamSampler:
     def make(spec: PoolSpec, config: Config) -> Sampler:
         from .stream import SLOTS, Stream
 
-        pool = config.entry("pool")(replace(spec, slots_per_worker=SLOTS))
+        pool = config.made("pool", replace(spec, slots_per_worker=SLOTS))
         return Stream(pool, config.max_lag)
