@@ -67,7 +67,10 @@ def trained(folder, **options):
     "options",
     [
         {"minibatches": 4, "total_steps": 60_000},
-        {"algo": "a2c", "rollout_steps": 8, "total_steps": 120_000, "log_every": 50},
+        pytest.param(
+            {"algo": "a2c", "rollout_steps": 8, "total_steps": 120_000, "log_every": 50},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"algo": "impala", "rollout_steps": 16, "total_steps": 150_000, "log_every": 50},
             marks=pytest.mark.slow,
