@@ -21,16 +21,16 @@ COMMON = "--seed 3 --track none --eval-episodes 1 "
 SIZES = "--preset none --rollout-steps 128 --epochs 4 --minibatches 4 "
 CASES = {
     "CartPole 8 x 128, eager": SIZES
-    + "--env-id CartPole-v1 --num-envs 8 --compile off --duration 12s",
+    + "--env-id CartPole-v1 --num-envs 8 --compile off --duration 8s",
     "CartPole 8 x 128, compiled": SIZES
-    + "--env-id CartPole-v1 --num-envs 8 --compile on --duration 12s",
+    + "--env-id CartPole-v1 --num-envs 8 --compile on --duration 8s",
     "CartPole 64 x 128, vector entry point": SIZES
-    + "--env-id CartPole-v1 --num-envs 64 --env.vector --compile off --duration 12s",
+    + "--env-id CartPole-v1 --num-envs 64 --env.vector --compile off --duration 8s",
     "LunarLander 16 x 128, 2 workers": SIZES
-    + "--env-id LunarLander-v3 --num-envs 16 --num-workers 2 --compile off --duration 12s",
+    + "--env-id LunarLander-v3 --num-envs 16 --num-workers 2 --compile off --duration 8s",
     "HalfCheetah 16 x 128, 2 ranks": SIZES
-    + "--env-id HalfCheetah-v5 --num-envs 8 --ranks 2 --compile off --duration 12s",
-    "Pong 8 x 128": SIZES + "--env-id atari:Pong --num-envs 8 --threads 2 --duration 25s",
+    + "--env-id HalfCheetah-v5 --num-envs 8 --ranks 2 --compile off --duration 8s",
+    "Pong 8 x 128": SIZES + "--env-id atari:Pong --num-envs 8 --threads 2 --duration 16s",
     "A2C CartPole 8 x 5": "--algo a2c --env-id CartPole-v1 --compile off --duration 8s",
     "IMPALA CartPole 8 x 20": "--algo impala --env-id CartPole-v1 --compile off --duration 8s",
 }

@@ -37,24 +37,26 @@ def unroll(
     for a policy that sees stacks."""
     act, sample, adapt, step = actor.step, actor.head.sample, columns.adapt, columns.step
     row, values, segment = columns.row, len(out.value), out.segment
-    for t in range(out.steps):
+    # Iterating over rows costs half of what indexing does.
+    rows = zip(head, noise, out.action, out.obs, out.first, strict=False)
+    for t, (parameters, drawn, action, obs, first) in enumerate(rows):
         heartbeat.row = row + t
         if heartbeat.leave:
             raise Leaving
-        parameters, action, first = head[t], out.action[t], out.first[t]
-        obs = out.obs[t] if window is None else window.show(out.obs[t], first)
+        if window is not None:
+            obs = window.show(obs, first)
         value = out.value[t] if values else None
         if segment and t % segment == 0:
             out.state[t // segment] = carry
         before = carry.copy() if segment else carry
         try:
             act(obs, first, carry, parameters, value)
-            sample(parameters, noise[t], action)
+            sample(parameters, drawn, action)
         except FP_ERRORS:
             with np.errstate(all="ignore"):
                 carry[...] = before
                 act(obs, first, carry, parameters, value)
-                sample(parameters, noise[t], action)
+                sample(parameters, drawn, action)
         if window is not None:
             window.shift()
         step(t, adapt(action), out)
