@@ -109,7 +109,7 @@ def build(
             choices = replace(choices, compiled=False)
             learner = _learner(config, network, sync, topology, choices, world)
         sampler = None
-        if topology.samples:
+        if topology.learns:
             given = config, world, network, spec, len(learner.weights), worker_cpus
             sampler = make_sampler(*given, sync, topology)
             stack.callback(_close, sampler)

@@ -49,12 +49,8 @@ class Topology:
 
     @property
     def learns(self) -> bool:
+        """Whether it has a learner, and with it environments of its own."""
         return self.rank > 0 or not self.watcher
-
-    @property
-    def samples(self) -> bool:
-        """Whether it has environments: every learner has."""
-        return self.learns
 
     @property
     def writes(self) -> bool:

@@ -43,7 +43,7 @@ class Request:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of `env_maker`."""
+        """Of `source_of`."""
         return {
             "kwargs": self.kwargs,
             "time_limit": self.time_limit,
