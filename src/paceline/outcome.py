@@ -16,7 +16,7 @@ from .rollout import Array
 log = logging.getLogger("paceline")
 
 FEWEST = 10
-"""Episodes at the beginning, and as many at the end, from which they are compared."""
+"""Episodes on either side of a comparison: the spread of fewer says nothing."""
 WORSE = 3.0
 """Standard errors below the first episodes: of runs that stay as they are, one in 500 is."""
 BETTER = 2.0
@@ -70,10 +70,10 @@ def _compare(progress: Progress, result: EvalResult) -> None:
     first, last = np.array(progress.first[:count]), np.array(recent[-count:])
     latest = f"the last {count} ({last.mean():.4g})"
     told = f"the first {count} episodes of training (mean return {first.mean():.4g})"
-    gain = _gain(first, last)
+    gain, evaluated = _gain(first, last), np.array(result.returns)
     if gain < -WORSE:
         log.warning(f"{latest} are worse than {told}")
-    elif gain < BETTER and _gain(first, np.array(result.returns)) < -WORSE:
+    elif gain < BETTER and len(evaluated) >= FEWEST and _gain(first, evaluated) < -WORSE:
         log.warning(f"the evaluation ({result.mean:.4g}) is worse than {told}")
     elif np.ptp(np.concatenate([first, last])) == 0:
         same = f"the last {count} all returned the same as {told}"
@@ -85,8 +85,6 @@ def _compare(progress: Progress, result: EvalResult) -> None:
 def _gain(first: Array, last: Array) -> float:
     """The difference of the means, in its standard errors."""
     change = float(last.mean() - first.mean())
-    error = math.sqrt(
-        sum(float(part.var(ddof=1)) / len(part) for part in (first, last) if len(part) > 1)
-    )
+    error = math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in (first, last)))
     rounding = 1e-6 * abs(float(first.mean()))
     return change / max(error, rounding, 1e-12)

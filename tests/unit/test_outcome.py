@@ -70,6 +70,11 @@ def test_an_evaluation_that_is_worse_than_the_first_episodes_is_warned_of(said):
     assert "the evaluation (20) is worse than the first 100" in text
 
 
+@pytest.mark.parametrize("episodes", [1, 9])
+def test_an_evaluation_of_a_few_episodes_is_not_compared(said, episodes):
+    assert not any(level == "WARNING" for level, _ in said(noise(100, 300), [20.0] * episodes))
+
+
 def test_no_episode_is_on_both_sides_of_the_comparison(said):
     """Of 60 episodes, the first 30 and the last 30."""
     ((_, text),) = said([*noise(100, 30), *noise(20, 30)], [20.0] * 20)
