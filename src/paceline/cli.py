@@ -233,6 +233,7 @@ def _plain(text: str) -> str:
 
 
 def _train(arguments: list[str]) -> int:
+    from .config_files import load_file
     from .flags import config_parser, help_text, nested
 
     parser = config_parser()
@@ -240,7 +241,7 @@ def _train(arguments: list[str]) -> int:
     file = given.pop("config", None)
     from .configure import resolve
 
-    config = resolve(*([parser.loaded(file)] if file else []), nested(given))
+    config = resolve(*([load_file(file)] if file else []), nested(given))
     if HELP & set(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0

@@ -95,14 +95,6 @@ def _docstrings(kind: type) -> dict[str, str]:
 class ConfigParser(Parser):
     """Takes every option of a configuration: those of the entries that the arguments choose too."""
 
-    _file: dict[str, Any] | BadInput | None = None
-
-    def loaded(self, path: str) -> dict[str, Any]:
-        """What the file says that was named with --config; read once, since it may be a program."""
-        if isinstance(self._file, BadInput):
-            raise self._file
-        return load_file(path) if self._file is None else self._file
-
     def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         first = Parser(argument_default=argparse.SUPPRESS)
         for name in ("config", *ENTRIES):
@@ -111,11 +103,7 @@ class ConfigParser(Parser):
         with suppress(BadInput):  # which is said when all of it is read
             chosen = vars(first.parse_known_args(arguments)[0])
         if "config" in chosen:
-            try:
-                self._file = load_file(chosen["config"])
-                chosen = self._file | chosen
-            except BadInput as error:  # which is raised when it is asked for
-                self._file = error
+            chosen = load_file(chosen["config"]) | chosen
         for field in fields_of(sections(chosen)):
             if field.flag not in self._option_string_actions:
                 self.add(field)

@@ -373,3 +373,13 @@ def test_several_mistakes_are_reported_together():
         Config(lr="much", gamma=3, ppo={"clip": -1})
     for name in ("lr", "gamma", "ppo.clip"):
         assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("ends", ["config = paceline.Config(lr=0.5)", "raise ValueError('no')"])
+def test_a_python_file_is_executed_once(command, shell, ends):
+    """Flags are read twice: first those that choose algorithms and the like, then their options."""
+    file = shell.folder / "c.py"
+    file.write_text(f"import paceline\nprint('executed')\n{ends}\n")
+    ended = command("train", "--config", file, "--help")
+    assert ended.code == (2 if "raise" in ends else 0)
+    assert ended.out.count("executed") == 1
