@@ -315,7 +315,6 @@ class Learner:
                         known = self.module.predict(seen.look(tuple(shown)), taken)
                     values.append(known.value.detach())
                     logps.append(known.logp.detach())
-                last = tuple(part[kept:] for part in inputs)
                 values.append(self.module.value(seen.look(last)))
         logp = torch.cat(logps).numpy(force=True).reshape(rollout.reward.shape)
         log_ratio = np.where(rollout.valid, logp - rollout.logp, np.float32(0.0))

@@ -167,10 +167,10 @@ class Step:
             total.backward()  # adds into the buffer, of which every parameter's .grad is a view
             self.buffer[self._size :] = sums
             return self.buffer
-        inputs = [self._flat.weights, _scalar(remaining), *rows.tensors()]
         if self._gradient is None:
-            self._structure = rows
-            self._gradient = compiled(self._pure_gradient, inputs)
+            self.prepare(rows, whole=False)
+        assert self._gradient is not None
+        inputs = [self._flat.weights, _scalar(remaining), *rows.tensors()]
         self.buffer.copy_(self._gradient(*inputs)[0])
         return self.buffer
 
@@ -179,13 +179,10 @@ class Step:
         self.count += 1
         rate, floor = self._optimizer.numbers(lr, self.count)
         tensors = [self.buffer, self._target, *self.moments]
-        if not self._compile:
+        if self._move is None:  # steps are not compiled
             with torch.no_grad():
                 return self._pure_move(rate, floor, *tensors)[0]
-        inputs = [_scalar(rate), _scalar(floor), *tensors]
-        if self._move is None:
-            self._move = compiled(functionalize(self._pure_move), inputs)
-        return self._move(*inputs)[0]
+        return self._move(_scalar(rate), _scalar(floor), *tensors)[0]
 
     def whole(
         self, rows: Rows, remaining: float, lr: float, prediction: Prediction | None = None
@@ -194,12 +191,12 @@ class Step:
         if not self._compile:
             self.gradient(rows, remaining, prediction)
             return self.apply(lr)
+        if self._both is None:
+            self.prepare(rows, whole=True)
+        assert self._both is not None
         self.count += 1
         numbers = [*self._optimizer.numbers(lr, self.count), remaining]
         inputs = [*map(_scalar, numbers), self._flat.weights, *self.moments, *rows.tensors()]
-        if self._both is None:
-            self._structure = rows
-            self._both = compiled(functionalize(self._pure_whole), inputs)
         return self._both(*inputs)[0]
 
     def prepare(self, rows: Rows, whole: bool) -> None:
