@@ -224,9 +224,9 @@ def _record(
     if sampler is not None:
         reports = ring(sampler, learner, sync, *counted, parts.topology)
     else:
-        assert sync.watcher is not None
+        assert sync.watch is not None
         meter = Meter(progress, learner, sync, topology=parts.topology)
-        reports = sync.watcher.watch(learner, meter, *counted)
+        reports = sync.watch(learner, meter, *counted)
     if not parts.topology.lockstep and parts.topology.learns:
         _get_ready(parts)
         yield from reports  # a learner that others watch leaves nothing behind by itself

@@ -90,7 +90,7 @@ def run_of(place, rank, size, options):
         counted = Budget.of(config), progress, config.log_every
         if rank == 0:
             meter = Meter(counted[1], learner, sync)
-            reports = list(sync.watcher.watch(learner, meter, *counted))
+            reports = list(sync.watch(learner, meter, *counted, lambda: False))
         else:
             reports = list(ring(parts.sampler, learner, sync, *counted))
             sync._segment.signs[WORDS * rank + DONE] = 1  # as when it leaves

@@ -16,20 +16,8 @@ if TYPE_CHECKING:
     from ..meter import Meter
     from ..metrics import Report
 
-
-class Watcher(Protocol):
-    """Reports what other processes do, beside them."""
-
-    def watch(
-        self,
-        learner: Learner,
-        meter: Meter,
-        budget: Budget,
-        progress: Progress,
-        log_every: int,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Report]:
-        """What the ring yields, while others collect and learn until the budget is spent."""
+    Stopping = Callable[[], bool]
+    Watch = Callable[[Learner, Meter, Budget, Progress, int, Stopping], Iterator[Report]]
 
 
 class Sync(Protocol):
@@ -44,8 +32,8 @@ class Sync(Protocol):
     """how ranks talk, for a reader; empty where there is nobody to talk to"""
 
     @property
-    def watcher(self) -> Watcher | None:
-        """What this process does instead of learning, if it only watches others."""
+    def watch(self) -> Watch | None:
+        """Yields what the ring would, in a process that only watches others collect and learn."""
         return None
 
     @property

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..learner import Learner
     from ..meter import Meter
     from ..metrics import Report
+    from . import Watch
 
 ARENA = 2**30
 """Bytes for all that is shared; memory is taken only for what is used."""
@@ -134,17 +135,17 @@ class Hogwild(Sync):
         return bool(at_work)
 
     @property
-    def watcher(self) -> Hogwild | None:
-        return self if self.rank == 0 else None
+    def watch(self) -> Watch | None:
+        return self._watch if self.rank == 0 else None
 
-    def watch(
+    def _watch(
         self,
         learner: Learner,
         meter: Meter,
         budget: Budget,
         progress: Progress,
         log_every: int,
-        stopping: Callable[[], bool] = lambda: False,
+        stopping: Callable[[], bool],
     ) -> Iterator[Report]:
         at_work, stopped = True, False
         while at_work:
