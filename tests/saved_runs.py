@@ -1,9 +1,12 @@
-"""What a run directory holds at its end."""
+"""Small runs in this process, and what their directories hold at the end."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+
+PLAIN = {"preset": "none", "track": "none", "device": "cpu", "threads": 1, "compile": "off"}
+"""Options of a run that is the same wherever it is made."""
 
 
 def metrics_of(run):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from saved_runs import last_state, metrics_of
+from saved_runs import PLAIN, last_state, metrics_of
 from torch import nn
 
 import paceline
@@ -19,18 +19,14 @@ from paceline.build import build
 
 COUNTS = "test_own_bonus:Counts"
 OPTIONS = {
+    **PLAIN,
     "env_id": "toy:chain",
     "env": {"kwargs": {"length": 100}},
-    "preset": "none",
     "num_envs": 8,
     "rollout_steps": 128,
     "hidden": (),  # a table: what drifts in one state drifts nowhere else
     "gamma": 0.9,
     "lr": 3e-3,
-    "track": "none",
-    "device": "cpu",
-    "threads": 1,
-    "compile": "off",
 }
 pytestmark = pytest.mark.timeout(180)
 

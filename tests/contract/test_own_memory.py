@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from saved_runs import last_state
+from saved_runs import PLAIN, last_state
 from torch import nn
 
 import paceline
@@ -17,8 +17,8 @@ from paceline.step import carried
 
 CELL = "test_own_memory:Cell"
 OPTIONS = {
+    **PLAIN,
     "env_id": "toy:memory",
-    "preset": "none",
     "memory": CELL,
     "memory_size": 16,
     "hidden": (16,),
@@ -26,10 +26,6 @@ OPTIONS = {
     "rollout_steps": 32,
     "memory_segment": 8,
     "lr": 3e-3,
-    "track": "none",
-    "device": "cpu",
-    "threads": 1,
-    "compile": "off",
 }
 pytestmark = pytest.mark.timeout(180)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gymnasium import spaces
-from saved_runs import last_state, metrics_of
+from saved_runs import PLAIN, last_state, metrics_of
 
 import paceline
 from paceline.adapters import ActionAdapter
@@ -22,16 +22,12 @@ from paceline.spaces import action_spec, observation_spec
 
 LIMIT, AGENTS = 12, 2
 OPTIONS = {
+    **PLAIN,
     "env_id": "test_own_team:suite:pair",
-    "preset": "none",
     "num_envs": 4,
     "rollout_steps": 32,
     "hidden": (16,),
     "lr": 3e-3,
-    "track": "none",
-    "device": "cpu",
-    "threads": 1,
-    "compile": "off",
 }
 pytestmark = pytest.mark.timeout(180)
 
