@@ -163,14 +163,14 @@ class Shell:
     def train_here(self, name, *arguments):
         """The same training within this process, which saves the import of torch."""
         import paceline
-        from paceline.config_files import load_file
         from paceline.configure import resolve
         from paceline.flags import config_parser, nested
 
-        given = config_parser().parse([str(argument) for argument in arguments])
-        file = given.pop("config", None)
+        parser = config_parser()
+        given = parser.parse([str(argument) for argument in arguments])
+        given.pop("config", None)
         place = {"output_dir": str(self.folder / name), "track": "none"}
-        config = resolve(*([load_file(file)] if file else []), place, nested(given))
+        config = resolve(parser.file, place, nested(given))
         for _ in paceline.train(config):
             pass
         return self.run(name)

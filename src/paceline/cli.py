@@ -233,15 +233,14 @@ def _plain(text: str) -> str:
 
 
 def _train(arguments: list[str]) -> int:
-    from .config_files import load_file
     from .flags import config_parser, help_text, nested
 
     parser = config_parser()
     given = parser.parse([a for a in arguments if a not in HELP])
-    file = given.pop("config", None)
+    given.pop("config", None)
     from .configure import resolve
 
-    config = resolve(*([load_file(file)] if file else []), nested(given))
+    config = resolve(parser.file, nested(given))
     if HELP & set(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0

@@ -6,7 +6,7 @@ import json
 import runpy
 import tomllib
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +92,6 @@ def _check_size(path: Path, values: Any) -> None:
 def _from_python(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(path)
-    return _executed(path, path.stat().st_mtime_ns)
-
-
-@cache
-def _executed(path: Path, changed: int) -> dict[str, Any]:
-    """Flags ask twice: first for what chooses entries, then for everything."""
     try:
         config = runpy.run_path(str(path)).get("config")
     except BadInput:

@@ -95,6 +95,9 @@ def _docstrings(kind: type) -> dict[str, str]:
 class ConfigParser(Parser):
     """Takes every option of a configuration: those of the entries that the arguments choose too."""
 
+    file: Mapping[str, Any] = {}
+    """what the file says that was named with --config; read once, since it may be a program"""
+
     def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         first = Parser(argument_default=argparse.SUPPRESS)
         for name in ("config", *ENTRIES):
@@ -103,7 +106,8 @@ class ConfigParser(Parser):
         with suppress(BadInput):  # which is said when all of it is read
             chosen = vars(first.parse_known_args(arguments)[0])
         if "config" in chosen:
-            chosen = load_file(chosen["config"]) | chosen
+            self.file = load_file(chosen["config"])
+            chosen = {**self.file, **chosen}
         for field in fields_of(sections(chosen)):
             if field.flag not in self._option_string_actions:
                 self.add(field)

@@ -176,9 +176,10 @@ flags = st.one_of(
 @given(st.lists(st.one_of(flags, st.text(max_size=12), st.just("1")), max_size=8))
 def test_any_arguments_are_refused_or_valid(arguments):
     def parsed():
-        found = config_parser().parse(arguments)
-        file = found.pop("config", None)
-        return resolve(*([load_file(file)] if file else []), nested(found))
+        parser = config_parser()
+        found = parser.parse(arguments)
+        found.pop("config", None)
+        return resolve(parser.file, nested(found))
 
     judged(parsed)
 

@@ -12,6 +12,9 @@ import yaml
 from paceline import Config
 from paceline.algorithms.a2c import A2C
 from paceline.algorithms.ppo import PPO
+from paceline.bench.matrix.cells import matrix_of
+from paceline.bench.scaling.plan import plan_of as scale_plan
+from paceline.bench.tuning.plan import plan_of as tune_plan
 from paceline.config import Config as Schema
 from paceline.config import parse_steps, presets, seconds
 from paceline.config_files import load_file
@@ -23,9 +26,10 @@ from paceline.flags import config_parser, nested
 
 def from_flags(*arguments):
     """What `paceline train` makes of its arguments."""
-    given = config_parser().parse([str(argument) for argument in arguments])
-    file = given.pop("config", None)
-    return resolve(*([load_file(file)] if file else []), nested(given))
+    parser = config_parser()
+    given = parser.parse([str(argument) for argument in arguments])
+    given.pop("config", None)
+    return resolve(parser.file, nested(given))
 
 
 def preset(algo="ppo", env_id="CartPole-v1"):
@@ -375,11 +379,26 @@ def test_several_mistakes_are_reported_together():
         assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("ends", ["config = paceline.Config(lr=0.5)", "raise ValueError('no')"])
-def test_a_python_file_is_executed_once(command, shell, ends):
+READERS = {
+    "train": from_flags,
+    "bench": lambda *arguments: matrix_of(list(arguments)),
+    "scale": lambda *arguments: scale_plan([*arguments, "--ranks", "1,2"]),
+    "tune": lambda *arguments: tune_plan(list(arguments)),
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_python_file_is_executed_once(tmp_path, monkeypatch, capsys, command):
     """Flags are read twice: first those that choose algorithms and the like, then their options."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "c.py"
+    file.write_text("import paceline\nprint('executed')\nconfig = paceline.Config(lr=0.5)\n")
+    READERS[command]("--config", str(file))
+    assert capsys.readouterr().out.count("executed") == 1
+
+
+def test_a_python_file_that_raises_is_executed_once(command, shell):
     file = shell.folder / "c.py"
-    file.write_text(f"import paceline\nprint('executed')\n{ends}\n")
-    ended = command("train", "--config", file, "--help")
-    assert ended.code == (2 if "raise" in ends else 0)
-    assert ended.out.count("executed") == 1
+    file.write_text("print('executed')\nraise ValueError('no')\n")
+    ended = command("train", "--config", file)
+    assert (ended.code, ended.out.count("executed")) == (2, 1)

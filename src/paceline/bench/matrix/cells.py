@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ...config import ALIASES, BUDGETS, Config, seconds
-from ...config_files import load_file
 from ...configure import resolve
 from ...errors import BadInput
 from ...files import read_plain
-from ...flags import Parser, config_parser, nested
+from ...flags import ConfigParser, config_parser, nested
 from ...machine import available_cpus
 from ...registry import ALGORITHMS
 from ...rundir import fixed
@@ -84,15 +83,19 @@ class Matrix:
 
 def matrix_of(arguments: list[str]) -> Matrix:
     """What these arguments ask for; with --resume DIR, what was asked for there."""
-    given = _parser().parse(arguments)
+    parser = _parser()
+    given = parser.parse(arguments)
     if given["resume"] is not None:
         if len(arguments) != 2 and not (len(arguments) == 1 and "=" in arguments[0]):
             raise BadInput("--resume DIR goes on as it was begun: leave the other options out")
         folder = Path(given["resume"])
-        return _matrix(_remembered(folder), folder)
+        parser, typed = _parser(), _remembered(folder)
+        return _matrix(typed, parser.parse(typed), parser.file, folder)
     typed = _rooted(_without(arguments, "--output-dir", "--overwrite", "--no-overwrite"))
-    place, overwrite = given.get("output_dir"), given.get("overwrite") == "true"
-    return _matrix(typed, Path(place) if place else None, overwrite)
+    place, overwrite = given.pop("output_dir", None), given.pop("overwrite", None) == "true"
+    if "config" in given:
+        given["config"] = str(Path(given["config"]).absolute())
+    return _matrix(typed, given, parser.file, Path(place) if place else None, overwrite)
 
 
 def _remembered(folder: Path) -> list[str]:
@@ -129,7 +132,7 @@ def _rooted(arguments: list[str]) -> list[str]:
     return out
 
 
-def _parser() -> Parser:
+def _parser() -> ConfigParser:
     parser = config_parser()
     parser.add_argument("--algos", default=",".join(ALGOS))
     parser.add_argument("--modes", default=",".join(MODES))
@@ -140,11 +143,15 @@ def _parser() -> Parser:
     return parser
 
 
-def _matrix(arguments: list[str], folder: Path | None, overwrite: bool = False) -> Matrix:
-    given = _parser().parse(arguments)
+def _matrix(
+    arguments: list[str],
+    given: dict[str, Any],
+    file: Mapping[str, Any],
+    folder: Path | None,
+    overwrite: bool = False,
+) -> Matrix:
     own = {n: given.pop(n) for n in ("algos", "modes", "seeds", "first_seed", "target_return")}
     given.pop("resume")
-    file = load_file(given["config"]) if "config" in given else {}
     _refuse_ours(given, file)
     algos = _names("--algos", own["algos"], (*ALGORITHMS, *ALIASES))
     modes = _names("--modes", own["modes"], MODES)

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ...config import BUDGETS, Config
-from ...config_files import load_file
 from ...configure import resolve
 from ...errors import BadInput
-from ...flags import Parser, config_parser, nested
+from ...flags import ConfigParser, config_parser, nested
 from ..arguments import looked_at, number_from, refuse_to_lose, whole_from
 from ..launch import ENDLESS, SETTINGS
 
@@ -79,7 +78,8 @@ class Plan:
 
 def plan_of(arguments: list[str]) -> Plan:
     """What these arguments ask for."""
-    given = _parser().parse(arguments)
+    parser = _parser()
+    given = parser.parse(arguments)
     kind, counts = _counted(given)
     own = {name: given.pop(name) for name in ("weak", "repeats", "iters", "seconds")}
     warmup, target = given.pop("warmup_iters"), given.pop("target_return")
@@ -89,7 +89,7 @@ def plan_of(arguments: list[str]) -> Plan:
             flag = f"--{name.replace('_', '-')}"
             raise BadInput(f"{flag} is {given[name]!r}, and scale sets it for its runs: {hint}")
     place, overwrite = given.pop("output_dir", None), given.pop("overwrite", "false") == "true"
-    file = load_file(given["config"]) if "config" in given else {}
+    file = parser.file
     if kind == "workers":
         given |= _of_all(given.pop("num_envs_per_worker", None), file, given, counts, own["weak"])
     base = _base(file, given | ALONE[kind])
@@ -114,7 +114,7 @@ def plan_of(arguments: list[str]) -> Plan:
     return plan
 
 
-def _parser() -> Parser:
+def _parser() -> ConfigParser:
     """Takes every option of `train` beside its own; `--ranks` and `--num-workers` as lists."""
     parser = config_parser()
     parser.add_argument("--weak", action="store_true", default=False)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...config import BUDGETS, Config, parse_duration, parse_steps, seconds
-from ...config_files import load_file
 from ...configure import resolve
 from ...envs.maker import World
 from ...errors import BadInput
-from ...flags import Parser, config_parser, nested
+from ...flags import ConfigParser, config_parser, nested
 from ...machine import available_cpus
 from ..arguments import looked_at
 from ..launch import ENDLESS, SETTINGS
@@ -43,7 +43,7 @@ class Plan:
     world: World
     given: dict[str, str]
     """options that were given, a configuration's file among them"""
-    file: dict[str, Any]
+    file: Mapping[str, Any]
     """what that file says"""
     allowed: Allowance
     shape: Shape
@@ -101,14 +101,15 @@ class Plan:
 
 def plan_of(arguments: list[str]) -> Plan:
     """What these arguments ask for."""
-    given = _parser().parse(arguments)
+    parser = _parser()
+    given = parser.parse(arguments)
     own = {name: given.pop(name) for name in ("time", "max_batch", "min_rollout_steps", "mode")}
     paths = {name: given.pop(name) for name in ("output", "constants", "save_constants")}
     for_cpus, overwrite = given.pop("for_cpus"), given.pop("overwrite", "false") == "true"
     for name, hint in DECIDED.items():
         if name in given:
             raise BadInput(f"--{name.replace('_', '-')} is {given[name]!r}, and {hint}")
-    file = load_file(given["config"]) if "config" in given else {}
+    file = parser.file
     flags = {name: value for name, value in given.items() if name != "config"}
     base, world = looked_at(resolve(file, nested(flags)))
     large = bool(world.obs_spec.images) or base.own_encoder is not None
@@ -130,7 +131,7 @@ def plan_of(arguments: list[str]) -> Plan:
     return plan
 
 
-def _parser() -> Parser:
+def _parser() -> ConfigParser:
     """Takes every option of `train` beside its own."""
     parser = config_parser()
     parser.add_argument("--time", type=_duration, default=240.0)
