@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from cases import Setting
 from run import ROOT, Side
 
-from paceline.machine import available_cpus, cpu_name
+from paceline.processes.hardware import available_cpus, cpu_name
 
 CASES: dict[str, tuple[Setting, int, list[list[str]]]] = {
     "halfcheetah": (

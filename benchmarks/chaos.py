@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paceline.machine import limit_threads
+from paceline.processes.hardware import limit_threads
 
 limit_threads(1)
 
@@ -186,7 +186,7 @@ class Run:
 
     def evaluation(self, episodes: int = 100) -> float:
         os.environ[FOLDER] = str(self.folder / "steps")
-        from paceline.saved import evaluate_saved
+        from paceline.run.saved import evaluate_saved
 
         return evaluate_saved(self.folder / "run", episodes).mean
 
@@ -342,7 +342,7 @@ def raising(options: argparse.Namespace) -> dict[str, Any]:
     """Learning where environments break all the time, against learning where they do not."""
     import paceline
     from paceline.errors import PacelineError
-    from paceline.saved import evaluate_saved
+    from paceline.run.saved import evaluate_saved
 
     logging.getLogger("paceline").setLevel(logging.ERROR)
     os.environ[TRAINER] = str(os.getpid())
@@ -572,7 +572,7 @@ TIMES = {"kills": 100, "stops": 20, "parents": 20, "ranks": 20}
 
 
 def main() -> None:
-    from paceline.machine import description
+    from paceline.processes.hardware import description
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", nargs="+", choices=CHAOS)

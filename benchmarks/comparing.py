@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from paceline import Config
-from paceline.bench.comparing.compare import compare
-from paceline.bench.comparing.history import FIELDS, History, flat
-from paceline.machine import available_cpus, cpu_name
+from paceline.processes.hardware import available_cpus, cpu_name
+from paceline.tools.bench.comparing.compare import compare
+from paceline.tools.bench.comparing.history import FIELDS, History, flat
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

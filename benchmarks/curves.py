@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paceline.machine import limit_threads
+from paceline.processes.hardware import limit_threads
 
 limit_threads(1)
 

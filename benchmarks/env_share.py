@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paceline.machine import limit_threads
+from paceline.processes.hardware import limit_threads
 
 limit_threads(1)
 
@@ -53,9 +53,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     from paceline import Config
-    from paceline.adapters import ActionAdapter
-    from paceline.build import build
+    from paceline.envs.adapters import ActionAdapter
     from paceline.envs.columns import EnvColumns, episode_seed
+    from paceline.run.build import build
 
     config = Config(
         env_id=options.env_id,

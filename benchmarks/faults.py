@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from paceline.machine import description, limit_threads
+from paceline.processes.hardware import description, limit_threads
 
 limit_threads(1)
 

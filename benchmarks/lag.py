@@ -18,7 +18,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.machine import limit_threads
+from paceline.processes.hardware import limit_threads
 
 limit_threads(1)
 
@@ -57,11 +57,11 @@ class Delayed:
 
 def trained(config: Config, lag: int, episodes: int) -> dict[str, float]:
     """One run: what its policy scores in the end, and how high its learning curve was."""
-    from paceline.agent import Agent
-    from paceline.budget import Budget, Progress
-    from paceline.build import build
-    from paceline.evaluation import run
+    from paceline.policy.agent import Agent
     from paceline.ring import ring
+    from paceline.run.budget import Budget, Progress
+    from paceline.run.build import build
+    from paceline.run.evaluation import run
 
     reports, ratios = [], []
     with build(config) as parts:

@@ -19,14 +19,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from paceline.machine import limit_threads
+from paceline.processes.hardware import limit_threads
 
 limit_threads(1)
 
 
 def main() -> None:
     import paceline
-    from paceline.saved import evaluate_saved
+    from paceline.run.saved import evaluate_saved
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--algo", default="ppo")

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from paceline.machine import available_cpus, cpu_name, limit_threads
+from paceline.processes.hardware import available_cpus, cpu_name, limit_threads
 
 limit_threads(1)
 
@@ -82,7 +82,7 @@ def ceiling(env_id: str, what: str) -> Iterator[Rate]:
 def sampling(**options: Any) -> Iterator[Rate]:
     """`collect()` alone, with the weights that a run begins with."""
     from paceline import Config
-    from paceline.build import build
+    from paceline.run.build import build
 
     with build(Config(preset="none", compile="off", threads=1, **options)) as parts:
         parts.sampler.collect()
@@ -100,9 +100,9 @@ def sampling(**options: Any) -> Iterator[Rate]:
 def training(shares: list[float], **options: Any) -> Iterator[Rate]:
     """The ring itself; the learner's waiting, as a share of the time, is appended to `shares`."""
     from paceline import Config
-    from paceline.budget import Budget, Progress
-    from paceline.build import build
     from paceline.ring import ring
+    from paceline.run.budget import Budget, Progress
+    from paceline.run.build import build
 
     config = Config(threads=1, **options)
     with build(config) as parts:
@@ -153,10 +153,10 @@ def worker_facts() -> dict[str, Any]:
     import psutil
 
     from paceline import Config
-    from paceline.build import make_sampler, network_for, rollout_spec, world_of
+    from paceline.distributed.local import Local
     from paceline.policy.actor_critic import Policy
-    from paceline.sync.local import Local
-    from paceline.topology import topology_of
+    from paceline.run.build import make_sampler, network_for, rollout_spec, world_of
+    from paceline.run.topology import topology_of
 
     facts: dict[str, Any] = {}
     for workers in (1, 2, 16):

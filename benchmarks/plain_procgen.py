@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 def plain_training(num_envs: int, steps: int, threads: int) -> Callable[[int], int]:
     """Trains for so many iterations; returns the steps made."""
-    from paceline.envs.procgen import _library
+    from paceline.envs.suites.procgen import _library
 
     torch.manual_seed(0)
     options = {"distribution_mode": "easy", "num_levels": 200, "rand_seed": 0}

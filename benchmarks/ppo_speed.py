@@ -23,7 +23,7 @@ def contestant(name: str, options: dict[str, Any], pipe: Any) -> None:
     """Set up, then measure once per request, for as many seconds as it says."""
     import torch
 
-    from paceline.machine import limit_threads
+    from paceline.processes.hardware import limit_threads
 
     limit_threads(1)
     torch.set_num_threads(1)
@@ -49,9 +49,9 @@ def textbook(name: str, options: dict[str, Any]) -> Any:
 def paceline(name: str, options: dict[str, Any]) -> Any:
     """The ring itself, as `paceline train` runs it, without files."""
     from paceline import Config
-    from paceline.budget import Budget, Progress
-    from paceline.build import build
     from paceline.ring import ring
+    from paceline.run.budget import Budget, Progress
+    from paceline.run.build import build
 
     config = Config(
         env_id=options["env_id"],

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 import paceline
-from paceline import choices
-from paceline.build import build
+from paceline.run import choices
+from paceline.run.build import build
 
 TASK: dict[str, Any] = {
     "env_id": "toy:identity",

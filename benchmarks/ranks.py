@@ -34,7 +34,7 @@ import psutil
 from parallel import _spread as spread
 from parallel import ceiling
 
-from paceline.machine import available_cpus, cpu_name
+from paceline.processes.hardware import available_cpus, cpu_name
 
 WARMUP = 5
 """Iterations before the clock starts."""
@@ -296,8 +296,8 @@ def ratios(
 def gradient_size() -> int:
     """Floats in the gradient of the default policy and value on CartPole."""
     from paceline import Config
-    from paceline.build import network_for, world_of
     from paceline.policy.actor_critic import ActorCritic
+    from paceline.run.build import network_for, world_of
 
     config = Config(preset="none")
     world = world_of(config)
@@ -311,8 +311,8 @@ def sum_rank(rank: int, folder: str, size: int, blocks: int, pin: bool, answers:
     import torch.distributed as dist
     from textbook_ddp import end_with_parent, on_loopback
 
-    from paceline.sync.allreduce import Allreduce
-    from paceline.sync.meeting import meet
+    from paceline.distributed.allreduce import Allreduce
+    from paceline.distributed.meeting import meet
 
     end_with_parent()
     on_loopback()

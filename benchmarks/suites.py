@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.machine import available_cpus, cpu_name
+from paceline.processes.hardware import available_cpus, cpu_name
 
 NUM_ENVS = 16
 Steps = Callable[[int], int]
@@ -97,7 +97,7 @@ def of_ale(stack: ExitStack, threads: int) -> Steps:
 
 
 def of_procgen(stack: ExitStack, threads: int) -> Steps:
-    from paceline.envs.procgen import _library
+    from paceline.envs.suites.procgen import _library
 
     env = _library().ProcgenGym3Env(NUM_ENVS, "coinrun", num_threads=threads, rand_seed=0)
 
@@ -155,7 +155,7 @@ def step(options: argparse.Namespace) -> dict[str, Any]:
 @contextmanager
 def paceline_training(precision: str) -> Iterator[Steps]:
     from paceline import Config
-    from paceline.build import build
+    from paceline.run.build import build
 
     config = Config(
         env_id="procgen:coinrun",
@@ -224,8 +224,8 @@ def limit(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from paceline import Config
-    from paceline.build import build, network_for, world_of
     from paceline.policy.actor_critic import ActorCritic
+    from paceline.run.build import build, network_for, world_of
 
     torch.set_num_threads(options.threads)
     config = Config(env_id="atari:Pong", device="cpu", precision=options.precision)

@@ -22,9 +22,9 @@ import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic import BeforeValidator
 
-from paceline.config import Config, parse_duration, parse_steps, presets
-from paceline.flags import Field, fields_of
-from paceline.registry import ALGORITHMS, ENTRIES, entry, sections
+from paceline.config.flags import Field, fields_of
+from paceline.config.registry import ALGORITHMS, ENTRIES, entry, sections
+from paceline.config.schema import Config, parse_duration, parse_steps, presets
 
 PAGE = Path(__file__).with_name("configuration.md")
 GROUPS = {

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from together import SHARED_MEMORY, Together, nothing_left, shared_names
 
-from paceline import cli
+from paceline.cli import commands as cli
 
 for _library in ("OMP", "MKL", "OPENBLAS"):  # as the command does, before numpy is imported
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
@@ -163,8 +163,8 @@ class Shell:
     def train_here(self, name, *arguments):
         """The same training within this process, which saves the import of torch."""
         import paceline
-        from paceline.configure import resolve
-        from paceline.flags import config_parser, nested
+        from paceline.config.flags import config_parser, nested
+        from paceline.config.resolve import resolve
 
         parser = config_parser()
         given = parser.parse([str(argument) for argument in arguments])

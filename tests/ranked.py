@@ -76,7 +76,7 @@ def named(parent, word):
 
 def agent_of(parent):
     """The process that starts ranks, if it is there."""
-    return next(iter(named(parent, "paceline.ranks.agent")), None)
+    return next(iter(named(parent, "paceline.ranks.elastic")), None)
 
 
 def by_rank(processes):

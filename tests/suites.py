@@ -17,8 +17,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from paceline.envs.atari import GENERATION
 from paceline.envs.columns import episode_seed
+from paceline.envs.suites.atari import GENERATION
 
 
 class Episodic:
@@ -113,7 +113,9 @@ class Gym3:
     """Procgen by gym3, whose last observation of an episode is the next one's first."""
 
     def __init__(self, game, options, columns, seed, first_column):
-        from paceline.envs.procgen import _library  # the import needs a trick, and nothing else
+        from paceline.envs.suites.procgen import (
+            _library,  # the import needs a trick, and nothing else
+        )
 
         seed = episode_seed(seed, first_column, 0)
         self.env = _library().ProcgenGym3Env(

@@ -24,7 +24,12 @@ import psutil
 SHARED_MEMORY = Path("/dev/shm")
 OURS = re.compile(r"torch|psm_|sem\.mp-|pymp-|__KMP|nccl|paceline")
 """Beginnings of the names that torch, multiprocessing, OpenMP and this package make there."""
-PRELOADED = ("paceline.build", "paceline.ring", "paceline.sync.allreduce", "paceline.sync.hogwild")
+PRELOADED = (
+    "paceline.run.build",
+    "paceline.ring",
+    "paceline.distributed.allreduce",
+    "paceline.distributed.hogwild",
+)
 
 
 class Together:

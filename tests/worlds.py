@@ -9,11 +9,11 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.envs.maker import World, source_of
-from paceline.heartbeat import Heartbeat
+from paceline.envs.spaces import action_spec
+from paceline.processes.heartbeat import Heartbeat
 from paceline.rollout import Rollout, RolloutSpec
 from paceline.samplers.block import Block, Ledger
 from paceline.samplers.serial import Serial
-from paceline.spaces import action_spec
 
 
 def env_maker(env_id, kwargs=None, **options):

@@ -140,7 +140,7 @@ def _role(process: psutil.Process) -> str:
     except psutil.Error:
         return "gone"
     roles = {
-        "paceline.ranks.agent": "agent",
+        "paceline.ranks.elastic": "agent",
         "paceline.ranks.rank": "rank",
         "forkserver": "forkserver",
         "-m paceline": "command",

@@ -37,7 +37,7 @@ def targets(case: Case, which: str) -> list[psutil.Process]:
         found = [p for p in tree[1:] if "paceline.ranks.rank" in lines[p.pid]]
         found.sort(key=lambda p: int(p.environ().get("RANK", "0")))
     else:
-        found = [p for p in tree[1:] if "paceline.ranks.agent" in lines[p.pid]]
+        found = [p for p in tree[1:] if "paceline.ranks.elastic" in lines[p.pid]]
     return found[int(number or 0) :][:1]
 
 

@@ -22,7 +22,7 @@ def note(phase: str) -> None:
 def _evaluating() -> bool:
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == "paceline.evaluation":
+        if frame.f_globals.get("__name__") == "paceline.run.evaluation":
             return True
         frame = frame.f_back
     return False

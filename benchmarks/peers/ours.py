@@ -11,10 +11,10 @@ from cases import Setting
 from worker import NotOffered, Train, serve
 
 from paceline import Config
-from paceline.budget import Budget, Progress
-from paceline.build import build
-from paceline.config import EnvConfig
+from paceline.config.schema import EnvConfig
 from paceline.ring import ring
+from paceline.run.budget import Budget, Progress
+from paceline.run.build import build
 
 
 @contextmanager

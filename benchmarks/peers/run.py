@@ -28,7 +28,7 @@ from typing import Any
 
 from cases import CASES, PEERS, Case, Setting
 
-from paceline.machine import THREAD_VARIABLES, available_cpus, cpu_name
+from paceline.processes.hardware import THREAD_VARIABLES, available_cpus, cpu_name
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -18,9 +18,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from paceline.bench.tuning.constants import read_constants
-from paceline.bench.tuning.plan import plan_of
-from paceline.bench.tuning.tune import proposal
+from paceline.tools.bench.tuning.constants import read_constants
+from paceline.tools.bench.tuning.plan import plan_of
+from paceline.tools.bench.tuning.tune import proposal
 
 CPUS = (4, 8, 16, 28, 32)
 MODES = ("sequential", "parallel")

@@ -9,27 +9,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agent import Agent
-    from .config import Config
+    from .config.schema import Config
     from .envs.vec import make_vec
     from .errors import BadInput, Diverged, EnvironmentFailed, PacelineError, StoppedEarly
-    from .evaluation import EvalResult, evaluate
-    from .metrics import Report
-    from .saved import load
+    from .policy.agent import Agent
+    from .run.evaluation import EvalResult, evaluate
+    from .run.metrics import Report
+    from .run.saved import load
     from .session import resume, train
 
 _WHERE = {
-    "Agent": "agent",
+    "Agent": "policy.agent",
     "BadInput": "errors",
-    "Config": "configure",
+    "Config": "config.resolve",
     "Diverged": "errors",
     "EnvironmentFailed": "errors",
-    "EvalResult": "evaluation",
+    "EvalResult": "run.evaluation",
     "PacelineError": "errors",
-    "Report": "metrics",
+    "Report": "run.metrics",
     "StoppedEarly": "errors",
-    "evaluate": "evaluation",
-    "load": "saved",
+    "evaluate": "run.evaluation",
+    "load": "run.saved",
     "make_vec": "envs.vec",
     "resume": "session",
     "train": "session",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .budget import Budget, Progress
-from .learner import Learner
-from .meter import Meter
-from .metrics import Report
+from .distributed import Sync
+from .learning.learner import Learner
+from .processes.stopping import StopNow
+from .run.budget import Budget, Progress
+from .run.meter import Meter
+from .run.metrics import Report
+from .run.topology import Topology
 from .samplers import Sampler
-from .stopping import StopNow
-from .sync import Sync
-from .topology import Topology
 
 
 def ring(

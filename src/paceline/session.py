@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, ParamSpec
 from weakref import WeakSet
 
-from .config import OBJECTS, Config
+from .config.schema import OBJECTS, Config
 from .errors import BadInput
-from .files import absolute, shown
-from .launcher import asked_at
-from .metrics import Report
+from .processes.launcher import asked_at
 from .ranks.launch import job, launch
-from .rundir import CONFIG, begun_by_this_launch, refuse_to_lose, resumed_config
-from .topology import Topology, topology_of
+from .run.directory import CONFIG, begun_by_this_launch, refuse_to_lose, resumed_config
+from .run.metrics import Report
+from .run.topology import Topology, topology_of
+from .storage.files import absolute, shown
 
 P = ParamSpec("P")
 
@@ -66,8 +66,8 @@ def train(
     if topology.must_launch:
         yield from _launch_training(config, runs, topology.size, stopping)
         return
-    from .build import make_sync
-    from .running import go_on, start
+    from .run.build import make_sync
+    from .run.running import go_on, start
 
     with closing(make_sync(config, topology)) as sync:
         folder = _folder(runs, config, topology) if topology.writes else None
@@ -111,8 +111,8 @@ def resume(
         again = job("resume", str(folder), config.env_id, **changes)
         yield from launch(again, config, topology.size, stopping)
         return
-    from .build import make_sync
-    from .running import go_on
+    from .run.build import make_sync
+    from .run.running import go_on
 
     with closing(make_sync(config, topology)) as sync:
         yield from go_on(folder, changes, config, choices, sync, topology, stopping, asked)

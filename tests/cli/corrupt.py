@@ -26,10 +26,10 @@ import yaml
 from annotated_types import Ge, Gt, Le
 
 from paceline import Config
-from paceline.config import Config as Schema
-from paceline.config import option_fields
-from paceline.configure import field_names
-from paceline.registry import sections
+from paceline.config.registry import sections
+from paceline.config.resolve import field_names
+from paceline.config.schema import Config as Schema
+from paceline.config.schema import option_fields
 
 SUFFIXES = (".yaml", ".json", ".toml")
 MEGABYTES = 10_000_000

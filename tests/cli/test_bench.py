@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import pytest
 from histories import curve, write_run
 
-from paceline.bench.comparing.files import OURS
-from paceline.bench.matrix import matrix
-from paceline.bench.matrix.cells import matrix_of
-from paceline.console import Console
+from paceline.cli.console import Console
+from paceline.tools.bench.comparing.files import OURS
+from paceline.tools.bench.matrix import matrix
+from paceline.tools.bench.matrix.cells import matrix_of
 
 pytestmark = pytest.mark.timeout(115)
 

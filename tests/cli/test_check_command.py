@@ -13,10 +13,10 @@ import sys
 
 import pytest
 
-from paceline.checking.finding import LEVELS
-from paceline.checking.measure import Measured
-from paceline.checking.suggest import suggested
-from paceline.machine import available_cpus
+from paceline.processes.hardware import available_cpus
+from paceline.tools.check.finding import LEVELS
+from paceline.tools.check.measure import Measured
+from paceline.tools.check.suggest import suggested
 
 MODULE = """
 import ctypes, os, sys, time
@@ -275,7 +275,7 @@ def test_help_tells_the_options_and_the_exit_codes(command, arguments):
 
 def test_the_command_itself_never_imports_torch(shell):
     program = (
-        "import sys; from paceline.checking import command; "
+        "import sys; from paceline.tools.check import command; "
         "command(['toy:chain', '--seconds', '0.1']); print('torch' in sys.modules)"
     )
     ended = subprocess.run(

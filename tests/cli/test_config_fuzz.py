@@ -18,12 +18,13 @@ from corrupt import KINDS, SUFFIXES, valid, written, wrong_files
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paceline import Config, cli
-from paceline.config import Config as Schema
-from paceline.config_files import load_file
-from paceline.configure import field_names, resolve
+from paceline import Config
+from paceline.cli import commands as cli
+from paceline.config.files import load_file
+from paceline.config.flags import config_parser, fields_of, nested
+from paceline.config.resolve import field_names, resolve
+from paceline.config.schema import Config as Schema
 from paceline.errors import BadInput
-from paceline.flags import config_parser, fields_of, nested
 
 NAMES = field_names()
 EXAMPLES = settings(max_examples=200, deadline=None)

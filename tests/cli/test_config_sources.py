@@ -10,18 +10,18 @@ import pytest
 import yaml
 
 from paceline import Config
-from paceline.algorithms.a2c import A2C
-from paceline.algorithms.ppo import PPO
-from paceline.bench.matrix.cells import matrix_of
-from paceline.bench.scaling.plan import plan_of as scale_plan
-from paceline.bench.tuning.plan import plan_of as tune_plan
-from paceline.config import Config as Schema
-from paceline.config import parse_steps, presets, seconds
-from paceline.config_files import load_file
-from paceline.configure import fitted, resolve
+from paceline.config.files import load_file
+from paceline.config.flags import config_parser, nested
+from paceline.config.resolve import fitted, resolve
+from paceline.config.schema import Config as Schema
+from paceline.config.schema import parse_steps, presets, seconds
 from paceline.envs.maker import make_columns
 from paceline.errors import BadInput
-from paceline.flags import config_parser, nested
+from paceline.learning.algorithms.a2c import A2C
+from paceline.learning.algorithms.ppo import PPO
+from paceline.tools.bench.matrix.cells import matrix_of
+from paceline.tools.bench.scaling.plan import plan_of as scale_plan
+from paceline.tools.bench.tuning.plan import plan_of as tune_plan
 
 
 def from_flags(*arguments):
@@ -182,7 +182,7 @@ def test_flags_give_the_configuration_that_python_gives():
 
 
 def test_sections_may_be_given_as_dataclasses_in_python():
-    from paceline.config import EnvConfig
+    from paceline.config.schema import EnvConfig
 
     made = Config(preset="none", ppo=PPO(clip=0.3), env=EnvConfig(time_limit=9))
     assert made == Config(preset="none", ppo={"clip": 0.3}, env={"time_limit": 9})
@@ -265,7 +265,7 @@ def test_a_duration_without_a_unit_is_refused_with_an_example(value):
 @pytest.mark.parametrize("text", ["0s", "0m", "0.0h"])
 def test_a_duration_of_nothing_is_refused_or_ends_at_once(text):
     """Zero is as good as no limit to a careless `if`; then the run would never end."""
-    from paceline.budget import Budget, Progress
+    from paceline.run.budget import Budget, Progress
 
     try:
         config = Config(duration=text)

@@ -22,13 +22,14 @@ import numpy as np
 import pytest
 import yaml
 
-from paceline import Config, cli
-from paceline.bench.matrix import cells
-from paceline.bench.scaling import plan
-from paceline.bench.tuning import plan as tune_plan
-from paceline.flags import config_parser
-from paceline.metrics import LEARNING, Report
-from paceline.rundir import CHANGEABLE
+from paceline import Config
+from paceline.cli import commands as cli
+from paceline.config.flags import config_parser
+from paceline.run.directory import CHANGEABLE
+from paceline.run.metrics import LEARNING, Report
+from paceline.tools.bench.matrix import cells
+from paceline.tools.bench.scaling import plan
+from paceline.tools.bench.tuning import plan as tune_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -123,7 +124,7 @@ def session(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "configs", folder / "configs")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr("paceline.choices.available_cpus", lambda: 1)  # others test beside us
+    monkeypatch.setattr("paceline.run.choices.available_cpus", lambda: 1)  # others test beside us
     known = set(gym.registry)
     yield folder
     for name, module in list(sys.modules.items()):
@@ -185,17 +186,25 @@ def test_every_command_of_the_pages_is_understood(page, arguments, monkeypatch, 
     for module, name in (("session", "train"), ("session", "resume"), ("saved", "evaluate_saved")):
         monkeypatch.setattr(f"paceline.{module}.{name}", lambda *_, **given: began.append(given))
     monkeypatch.setattr(cli, "_follow", lambda start, rank: (start(lambda: False), 0)[1])
-    monkeypatch.setattr("paceline.rundir.resumed_config", lambda *_: (Config(), None))
-    measure = "paceline.bench.scaling.scale.measure"
+    monkeypatch.setattr("paceline.run.directory.resumed_config", lambda *_: (Config(), None))
+    measure = "paceline.tools.bench.scaling.scale.measure"
     monkeypatch.setattr(measure, lambda plan: (began.append(vars(plan)), 0)[1])
     for name in ("find_runs", "_read", "write"):
-        monkeypatch.setattr(f"paceline.bench.comparing.compare.{name}", lambda *_: [])
-    monkeypatch.setattr("paceline.bench.comparing.compare.compare", lambda *_: began.append({}))
-    monkeypatch.setattr("paceline.bench.matrix.cells._remembered", lambda _: [])
-    monkeypatch.setattr("paceline.bench.matrix.matrix.run", lambda _: (began.append({}), 0)[1])
-    monkeypatch.setattr("paceline.bench.tuning.tune.work", lambda *_: (began.append({}), 0)[1])
+        monkeypatch.setattr(f"paceline.tools.bench.comparing.compare.{name}", lambda *_: [])
+    monkeypatch.setattr(
+        "paceline.tools.bench.comparing.compare.compare", lambda *_: began.append({})
+    )
+    monkeypatch.setattr("paceline.tools.bench.matrix.cells._remembered", lambda _: [])
+    monkeypatch.setattr(
+        "paceline.tools.bench.matrix.matrix.run", lambda _: (began.append({}), 0)[1]
+    )
+    monkeypatch.setattr(
+        "paceline.tools.bench.tuning.tune.work", lambda *_: (began.append({}), 0)[1]
+    )
     monkeypatch.setattr("paceline.envs.source_of", lambda *_, **__: None)
-    monkeypatch.setattr("paceline.checking.verdict.verdict_on", lambda *_, **__: began.append({}))
+    monkeypatch.setattr(
+        "paceline.tools.check.verdict.verdict_on", lambda *_, **__: began.append({})
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "my_config.py").write_text("import paceline\nconfig = paceline.Config()\n")

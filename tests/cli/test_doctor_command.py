@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from paceline.machine import THREAD_VARIABLES
+from paceline.processes.hardware import THREAD_VARIABLES
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_it_says_what_the_machine_is_and_ends_with_a_summary(shell):
 
 def test_it_never_imports_torch(shell):
     program = (
-        "import sys; from paceline.doctor import command; assert command([]) == 0;"
+        "import sys; from paceline.tools.doctor import command; assert command([]) == 0;"
         "print({'torch', 'numpy', 'gymnasium', 'pydantic', 'rich'} & set(sys.modules))"
     )
     ended = subprocess.run(

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline import cli, evaluation
-from paceline.saved import evaluate_saved
+from paceline.cli import commands as cli
+from paceline.run import evaluation
+from paceline.run.saved import evaluate_saved
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,19 @@ import pytest
 import yaml
 
 import paceline
-from paceline import cli
-from paceline.algorithms.a2c import A2C
-from paceline.algorithms.ppo import PPO
-from paceline.configure import resolve
+from paceline.cli import commands as cli
+from paceline.config.flags import config_parser, help_text, nested
+from paceline.config.registry import ENTRIES
+from paceline.config.resolve import resolve
 from paceline.errors import BadInput
-from paceline.flags import config_parser, help_text, nested
-from paceline.registry import ENTRIES
+from paceline.learning.algorithms.a2c import A2C
+from paceline.learning.algorithms.ppo import PPO
 
 MODULE = '''
 from dataclasses import dataclass
 
 from paceline import BadInput
-from paceline.algorithms.a2c import A2C
+from paceline.learning.algorithms.a2c import A2C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def test_a_run_of_an_own_algorithm_is_resumed_and_compared_without_importing_it(
     """By the command line: the comparison does not find the module, and does not look for it."""
     run = tmp_path / "run"
     flags = ["--algo", f"{own}:Reinforce", "--reinforce.baseline-coef", "0.3", *SHORT]
-    program = "import sys; sys.path[:0] = sys.argv[1:2]; from paceline.cli import main; "
+    program = "import sys; sys.path[:0] = sys.argv[1:2]; from paceline.cli.commands import main; "
     program += "main(sys.argv[2:])"
 
     def command(*arguments, path=tmp_path):

@@ -17,9 +17,9 @@ import torch
 import yaml
 
 import paceline
-from paceline.envs.toy import Identity
+from paceline.envs.suites.toy import Identity
 from paceline.errors import BadInput
-from paceline.machine import available_cpus, cpu_name
+from paceline.processes.hardware import available_cpus, cpu_name
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -458,7 +458,7 @@ SCRIPT = """
     import gymnasium as gym
     import numpy as np
     import paceline
-    from paceline.envs.toy import Identity
+    from paceline.envs.suites.toy import Identity
 
     print("imported as", __name__)
 
@@ -490,7 +490,7 @@ def test_an_environment_registered_in_a_script_works_and_the_script_runs_once(sh
 
 CONFIG = """
     import paceline
-    from paceline.envs.toy import Identity
+    from paceline.envs.suites.toy import Identity
 
     LENGTH = 5
 
@@ -528,7 +528,7 @@ def test_an_environment_of_a_module_beside_the_run_is_found_by_workers(shell):
     """`module:Id-v0`, on the command line, with the module in the current directory."""
     (shell.folder / "mine.py").write_text(
         "import gymnasium as gym\n"
-        "from paceline.envs.toy import Identity\n"
+        "from paceline.envs.suites.toy import Identity\n"
         "gym.register('Mine-v0', Identity, kwargs={'length': 4})\n"
     )
     options = ("--env-id", "mine:Mine-v0", "--num-workers", 2, "--num-envs", 4)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.build import build
-from paceline.config import presets
-from paceline.config_files import load_file
-from paceline.configure import fitted
+from paceline.config.files import load_file
+from paceline.config.resolve import fitted
+from paceline.config.schema import presets
 from paceline.envs.maker import look_at
-from paceline.running import GENERAL
+from paceline.run.build import build
+from paceline.run.running import GENERAL
 
 FILES = [(algo, name) for algo in ("ppo", "a2c", "impala") for name in presets(algo)]
 TUNED = [(algo, name) for algo, name in FILES if name not in GENERAL]

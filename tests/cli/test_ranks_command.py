@@ -21,8 +21,8 @@ import yaml
 from ranked import Command, left_after
 
 import paceline
-from paceline.config_files import load_file
-from paceline.configure import fitted, resolve
+from paceline.config.files import load_file
+from paceline.config.resolve import fitted, resolve
 from paceline.envs.maker import look_at
 from paceline.ranks.launch import job
 

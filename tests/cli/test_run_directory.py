@@ -23,10 +23,11 @@ import yaml
 from safetensors.numpy import load as from_safetensors
 
 import paceline
-from paceline import Config, checkpoint
-from paceline.config import option_fields
-from paceline.config_files import load_file
-from paceline.configure import resolve
+from paceline import Config
+from paceline.config.files import load_file
+from paceline.config.resolve import resolve
+from paceline.config.schema import option_fields
+from paceline.storage import checkpoint
 
 FIELDS = shlex.split(
     "time iter steps steps_global world_size fps t_iter t_rollout t_learn t_sync t_other episodes "
@@ -330,7 +331,7 @@ def test_overwrite_replaces_the_run_and_nothing_else(shell):
 SLOW_TO_MAKE = """
 import time
 import gymnasium as gym
-from paceline.envs.toy import Constant
+from paceline.envs.suites.toy import Constant
 
 
 class Slow(Constant):

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline import Config, cli
-from paceline.bench.launch import cause, gist
-from paceline.config_files import load_file
-from paceline.configure import resolve
+from paceline import Config
+from paceline.cli import commands as cli
+from paceline.config.files import load_file
+from paceline.config.resolve import resolve
+from paceline.tools.bench.launch import cause, gist
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -92,7 +93,8 @@ def test_what_can_not_be_tuned_is_refused_with_what_to_write_instead(tune, shell
 
 
 def test_help_names_every_option_of_its_own_and_imports_no_torch():
-    code = "import sys, paceline.bench.tuning.tune as t; t.command(['--help']); print(*sys.modules)"
+    code = "import sys; from paceline.tools.bench.tuning.tune import command; command(['--help'])"
+    code += "; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     flags = ("--time", "--max-batch", "--min-rollout-steps", "--mode", "--output", "--overwrite")
     for flag in (*flags, "--for-cpus", "--save-constants", "--constants"):
@@ -291,7 +293,7 @@ def test_the_files_are_what_the_model_makes_of_the_constants(tmp_path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_file_says_that_it_is_predicted_and_resolves_on_any_machine(path, monkeypatch):
-    monkeypatch.setattr("paceline.machine.available_cpus", lambda: 1)
+    monkeypatch.setattr("paceline.processes.hardware.available_cpus", lambda: 1)
     algo, mode, cpus = path.stem.split("_")
     text = " ".join(line[2:] for line in path.read_text().splitlines() if line.startswith("#"))
     assert f"Predicted for {cpus} CPUs by a model" in text and "not measured on such" in text

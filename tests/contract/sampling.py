@@ -6,10 +6,10 @@ import numpy as np
 from worlds import env_maker, serial_of
 
 from paceline.envs.columns import EnvColumns
+from paceline.envs.frame_stack import stacked
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import Policy
 from paceline.policy.network import NetworkSpec
-from paceline.stack import stacked
 
 FIELDS = ("obs", "first", "action", "logp", "reward", "terminated", "truncated", "valid")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import paceline
-from paceline.build import blank_rollout, build
-from paceline.step import compiler_missing
+from paceline.learning.step import compiler_missing
+from paceline.run.build import blank_rollout, build
 
 
 class Probe(gym.Env):

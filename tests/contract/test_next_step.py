@@ -14,11 +14,11 @@ import pytest
 from sampling import collected, joined, made_by, sampler_of
 from worlds import env_maker
 
-from paceline.adapters import ActionAdapter
+from paceline.envs.adapters import ActionAdapter
 from paceline.envs.columns import episode_seed
-from paceline.envs.toy import WORLDS, Constant
+from paceline.envs.spaces import action_spec
+from paceline.envs.suites.toy import WORLDS, Constant
 from paceline.rollout import Episode
-from paceline.spaces import action_spec
 
 COLUMNS, SEED, FIRST_COLUMN = 3, 11, 5
 

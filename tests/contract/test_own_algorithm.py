@@ -17,8 +17,8 @@ import yaml
 from annotated_types import Ge
 
 import paceline
-from paceline.batch import Targets
-from paceline.returns import gae
+from paceline.learning.batch import Targets
+from paceline.learning.returns import gae
 
 HERE = Path(__file__).parent
 NAME = "test_own_algorithm:Reinforce"

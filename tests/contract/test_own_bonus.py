@@ -13,9 +13,9 @@ from saved_runs import PLAIN, last_state, metrics_of
 from torch import nn
 
 import paceline
-from paceline import cli
-from paceline.batch import ValueHead
-from paceline.build import build
+from paceline.cli import commands as cli
+from paceline.learning.batch import ValueHead
+from paceline.run.build import build
 
 COUNTS = "test_own_bonus:Counts"
 OPTIONS = {
@@ -171,7 +171,7 @@ def test_its_return_goes_on_over_the_ends_of_episodes():
 
 
 def paceline_ppo(lam):
-    from paceline.algorithms.ppo import PPO
+    from paceline.learning.algorithms.ppo import PPO
 
     return PPO(gae_lambda=lam)
 

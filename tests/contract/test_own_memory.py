@@ -11,9 +11,9 @@ from saved_runs import PLAIN, last_state
 from torch import nn
 
 import paceline
-from paceline.build import build
+from paceline.learning.step import carried
 from paceline.policy.actor_critic import Carried
-from paceline.step import carried
+from paceline.run.build import build
 
 CELL = "test_own_memory:Cell"
 OPTIONS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.build import build
+from paceline.run.build import build
 from paceline.samplers.serial import make_serial
 
 pytestmark = pytest.mark.timeout(60)

@@ -12,13 +12,13 @@ from gymnasium import spaces
 from saved_runs import PLAIN, last_state, metrics_of
 
 import paceline
-from paceline.adapters import ActionAdapter
-from paceline.build import build
+from paceline.envs.adapters import ActionAdapter
 from paceline.envs.columns import episode_seed
 from paceline.envs.source import Source
-from paceline.heartbeat import Heartbeat
+from paceline.envs.spaces import action_spec, observation_spec
+from paceline.processes.heartbeat import Heartbeat
+from paceline.run.build import build
 from paceline.samplers.serial import make_serial
-from paceline.spaces import action_spec, observation_spec
 
 LIMIT, AGENTS = 12, 2
 OPTIONS = {

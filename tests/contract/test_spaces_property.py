@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import Anything, serial_of
 
-from paceline.adapters import ActionAdapter, ObservationAdapter, space_of
+from paceline.envs.adapters import ActionAdapter, ObservationAdapter, space_of
 from paceline.envs.columns import EnvColumns
+from paceline.envs.spaces import action_spec, observation_spec
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
-from paceline.spaces import action_spec, observation_spec
 
 shapes = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 starts = st.integers(-3, 3)

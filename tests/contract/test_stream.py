@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.build import build
 from paceline.envs.columns import episode_seed
-from paceline.envs.toy import Constant
+from paceline.envs.suites.toy import Constant
 from paceline.policy.actor import make_actor
 from paceline.rollout import Episode
+from paceline.run.build import build
 from paceline.samplers.stream import SLOTS, Stream
 
 pytestmark = pytest.mark.timeout(60)

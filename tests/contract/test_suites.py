@@ -22,14 +22,14 @@ from suites import CASES, cases
 from worlds import serial_of
 
 import paceline
-from paceline import evaluation
-from paceline.agent import Agent
 from paceline.envs.columns import episode_seed
 from paceline.envs.maker import look_at, make_columns
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import ActorCritic, Policy
+from paceline.policy.agent import Agent
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Episode, Rollout
+from paceline.run import evaluation
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:.*precision lowered")]
 

@@ -14,13 +14,13 @@ import psutil
 import pytest
 import torch
 
+from paceline.distributed import groups, meeting
+from paceline.distributed.allreduce import Allreduce
+from paceline.distributed.local import Local
+from paceline.distributed.meeting import meet
+from paceline.distributed.segment import FUTEX, SLOT
 from paceline.errors import BadInput, LostRank, PacelineError
 from paceline.rollout import Episode
-from paceline.sync import groups, meeting
-from paceline.sync.allreduce import Allreduce
-from paceline.sync.local import Local
-from paceline.sync.meeting import meet
-from paceline.sync.segment import FUTEX, SLOT
 
 shared = pytest.mark.skipif(not FUTEX, reason="ranks share memory on Linux, x86")
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("clean")]

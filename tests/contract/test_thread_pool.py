@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.build import build
 from paceline.errors import EnvironmentFailed
-from paceline.heartbeat import Heartbeat
+from paceline.processes.heartbeat import Heartbeat
 from paceline.rollout import Rollout
+from paceline.run.build import build
 from paceline.samplers.pool import Arrival
 from paceline.samplers.process_pool import start_workers
 from paceline.samplers.stream import Stream

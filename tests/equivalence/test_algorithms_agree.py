@@ -10,16 +10,16 @@ import torch
 from worlds import env_maker, serial_of
 
 import paceline
-from paceline.algorithms.a2c import A2C
-from paceline.algorithms.impala import IMPALA
-from paceline.algorithms.ppo import PPO
-from paceline.build import build
+from paceline.distributed.local import Local
 from paceline.envs.columns import EnvColumns
-from paceline.learner import Learner, Plan
+from paceline.learning.algorithms.a2c import A2C
+from paceline.learning.algorithms.impala import IMPALA
+from paceline.learning.algorithms.ppo import PPO
+from paceline.learning.learner import Learner, Plan
+from paceline.learning.step import compiler_missing
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec
-from paceline.step import compiler_missing
-from paceline.sync.local import Local
+from paceline.run.build import build
 
 GAMMA, LAMBDA = 0.97, 0.9
 LONG_STEP = 1e4

@@ -11,10 +11,10 @@ from gymnasium import spaces
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
-from paceline.adapters import ObservationAdapter
+from paceline.envs.adapters import ObservationAdapter
+from paceline.envs.spaces import action_spec, observation_spec
 from paceline.errors import BadInput
-from paceline.spaces import action_spec, observation_spec
-from paceline.step import compiler_missing
+from paceline.learning.step import compiler_missing
 
 PAIRS = {
     **{

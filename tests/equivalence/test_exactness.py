@@ -10,11 +10,11 @@ import pytest
 from worlds import env_maker, serial_of
 
 import paceline
-from paceline.build import build
 from paceline.envs.columns import EnvColumns
-from paceline.envs.toy import Constant
+from paceline.envs.suites.toy import Constant
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec
+from paceline.run.build import build
 
 
 def config_of(env_id, kwargs=None, **options):

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 import paceline
-from paceline.budget import Budget, Progress
-from paceline.build import build
+from paceline.distributed.hogwild import RING, Hogwild
+from paceline.distributed.local import Local
+from paceline.distributed.meeting import meet
+from paceline.distributed.segment import DONE, FUTEX, WORDS
 from paceline.errors import Diverged
-from paceline.meter import Meter
 from paceline.ring import ring
 from paceline.rollout import Episode
-from paceline.sync.hogwild import RING, Hogwild
-from paceline.sync.local import Local
-from paceline.sync.meeting import meet
-from paceline.sync.segment import DONE, FUTEX, WORDS
-from paceline.topology import topology_of
+from paceline.run.budget import Budget, Progress
+from paceline.run.build import build
+from paceline.run.meter import Meter
+from paceline.run.topology import topology_of
 
 pytestmark = [
     pytest.mark.timeout(60),

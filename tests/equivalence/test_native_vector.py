@@ -8,9 +8,9 @@ import pytest
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.gym_vector import vector_maker
 from paceline.envs.maker import make_columns
 from paceline.envs.native import NativeColumns
+from paceline.envs.suites.gym_vector import vector_maker
 from paceline.errors import BadInput
 from paceline.rollout import Rollout
 
@@ -98,7 +98,9 @@ class Hidden(gym.vector.VectorEnv):
 
 @pytest.fixture
 def hidden():
-    gym.register("Hidden-v0", vector_entry_point=Hidden, entry_point="paceline.envs.toy:Identity")
+    gym.register(
+        "Hidden-v0", vector_entry_point=Hidden, entry_point="paceline.envs.suites.toy:Identity"
+    )
     yield "Hidden-v0"
     del gym.registry["Hidden-v0"]
 

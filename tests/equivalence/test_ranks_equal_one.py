@@ -20,20 +20,20 @@ from safetensors.numpy import load
 from torch import nn
 
 import paceline
-from paceline.algorithms.a2c import A2C
-from paceline.algorithms.ppo import PPO
-from paceline.build import build
+from paceline.distributed.allreduce import Allreduce
+from paceline.distributed.local import Local
+from paceline.distributed.meeting import meet
+from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged
-from paceline.learner import CHECK_EVERY, Learner, Plan
-from paceline.optimizers import OPTIMIZERS, Adam
+from paceline.learning.algorithms.a2c import A2C
+from paceline.learning.algorithms.ppo import PPO
+from paceline.learning.learner import CHECK_EVERY, Learner, Plan
+from paceline.learning.optimizers import OPTIMIZERS, Adam
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
+from paceline.run.build import build
+from paceline.run.topology import topology_of
 from paceline.samplers.serial import make_serial
-from paceline.spaces import ActionSpec, observation_spec
-from paceline.sync.allreduce import Allreduce
-from paceline.sync.local import Local
-from paceline.sync.meeting import meet
-from paceline.topology import topology_of
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("clean")]
 

@@ -16,9 +16,9 @@ from safetensors.numpy import load_file
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
-from paceline.build import build
 from paceline.errors import EnvironmentFailed
 from paceline.policy.actor import make_actor
+from paceline.run.build import build
 from paceline.samplers import process_pool
 from paceline.samplers.forkserver import Spawner
 from paceline.samplers.serial import make_serial

@@ -68,7 +68,9 @@ class Job:
     def execute(self) -> None:
         """Become `paceline`: its output goes to files, and what it opens outside to another."""
         os.chdir(self.folder)
-        if files := sys.modules.get("paceline.files"):  # as in a process that was started here
+        if files := sys.modules.get(
+            "paceline.storage.files"
+        ):  # as in a process that was started here
             vars(files)["_STARTED_IN"] = str(Path.cwd())
         for number, name in ((0, os.devnull), (1, self.path("out")), (2, self.path("err"))):
             handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -132,7 +134,7 @@ def alone(job: Job) -> Seen:
 
 def serve() -> None:
     """Fork for each job on stdin; answer with its exit code."""
-    import paceline.saved
+    import paceline.run.saved
     import paceline.session  # noqa: F401
 
     for line in iter(sys.stdin.readline, ""):

@@ -47,7 +47,7 @@ def test_a_run_begins_with_the_others_weights_and_fresh_counters(source, tmp_pat
 
 
 def test_statistics_are_taken_over_with_their_weight(source, tmp_path):
-    from paceline import checkpoint
+    from paceline.storage import checkpoint
 
     config = config_of(tmp_path / "run", init_from=str(source), total_iters=1, total_steps=None)
     list(paceline.train(config))

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from paceline.compiler import compilers_ended_after, why_not_compiled
-from paceline.machine import CACHE
+from paceline.learning.compiler import compilers_ended_after, why_not_compiled
+from paceline.processes.hardware import CACHE
 
 
 @pytest.fixture

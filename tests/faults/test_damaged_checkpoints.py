@@ -14,8 +14,8 @@ import pytest
 from malicious import Forked, Job
 
 import paceline
-from paceline import checkpoint
 from paceline.errors import BadInput
+from paceline.storage import checkpoint
 
 FILES = ("weights.safetensors", "state.safetensors", "state.json", "manifest.json")
 FLAGS = shlex.split(

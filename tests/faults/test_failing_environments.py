@@ -15,16 +15,17 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
 import paceline
-from paceline import checkpoint, evaluation
-from paceline.agent import Agent
 from paceline.envs.columns import episode_seed
-from paceline.envs.gym_vector import GymBatch
 from paceline.envs.maker import look_at
 from paceline.envs.native import NativeColumns
+from paceline.envs.suites.gym_vector import GymBatch
 from paceline.errors import Diverged, EnvironmentFailed, PacelineError
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.agent import Agent
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
+from paceline.run import evaluation
+from paceline.storage import checkpoint
 
 MISHAPS = """
 import sys

@@ -12,7 +12,7 @@ import shlex
 import psutil
 import pytest
 
-from paceline import checkpoint
+from paceline.storage import checkpoint
 
 FLAGS = shlex.split(
     "--preset none --num-envs 4 --rollout-steps 32 --epochs 2 --minibatches 2 --save-every 1 "

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from paceline import checkpoint
+from paceline.storage import checkpoint
 
 CASES = {
     "ppo": "--normalize-obs --normalize-return --ppo.target-kl 0.02 --anneal-lr --ppo.anneal-clip "
@@ -194,7 +194,7 @@ def _maps(process):
 SLOW = """
 import time
 import gymnasium as gym
-from paceline.envs.toy import Constant
+from paceline.envs.suites.toy import Constant
 
 
 class Slow(Constant):
@@ -277,7 +277,7 @@ def test_twenty_preemptions_change_nothing(shell, reference, until):
 def test_a_compiled_run_that_is_killed_ends_as_if_it_had_not_been(shell):
     """The choice to compile is kept; compiled and eager steps differ in their last bits."""
     pytest.importorskip("torch")
-    from paceline.step import compiler_missing
+    from paceline.learning.step import compiler_missing
 
     if missing := compiler_missing():
         pytest.skip(missing)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from ranked import Command
 
-from paceline.ranks.channel import Listener, connect
+from paceline.processes.channel import Listener, connect
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -145,7 +145,7 @@ def test_ones_own_process_is_heard():
 
 
 def test_a_message_that_is_never_finished_ends_its_channel_only(monkeypatch):
-    monkeypatch.setattr("paceline.ranks.channel.STALLED", 1)
+    monkeypatch.setattr("paceline.processes.channel.STALLED", 1)
     listener = Listener(1)
     try:
         ours = connect(listener.address)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import paceline
-from paceline.envs.toy import Identity
+from paceline.envs.suites.toy import Identity
 from paceline.errors import BadInput
 
 SMALL = {"preset": "none", "num_envs": 4, "rollout_steps": 32, "hidden": [16], "eval_episodes": 2}

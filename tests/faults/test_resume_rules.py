@@ -13,9 +13,10 @@ import sys
 import pytest
 
 import paceline
-from paceline import Config, cli
-from paceline.config import option_fields
-from paceline.config_files import load_file
+from paceline import Config
+from paceline.cli import commands as cli
+from paceline.config.files import load_file
+from paceline.config.schema import option_fields
 from paceline.errors import BadInput
 
 FLAGS = shlex.split(

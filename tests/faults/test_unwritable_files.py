@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import paceline
-from paceline.config_files import load_file
-from paceline.metrics import JsonLines, Report
+from paceline.config.files import load_file
+from paceline.run.metrics import JsonLines, Report
 
 FLAGS = shlex.split(
     "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 8 "

@@ -26,9 +26,9 @@ import pytest
 import troubles
 
 import paceline
-from paceline import checkpoint
 from paceline.errors import EnvironmentFailed
 from paceline.samplers.forkserver import Spawner
+from paceline.storage import checkpoint
 
 COMMON = (
     "--env-id troubles:Trouble-v0 --preset none --num-envs 4 --num-workers 2 --hidden 16 "
@@ -52,8 +52,8 @@ def flags_of(case, *more, **kwargs):
 
 
 def config_of(case, folder, name, *more, **kwargs):
-    from paceline.configure import resolve
-    from paceline.flags import config_parser, nested
+    from paceline.config.flags import config_parser, nested
+    from paceline.config.resolve import resolve
 
     given = config_parser().parse(flags_of(case, *more, **kwargs))
     return resolve({"output_dir": str(folder / name)}, nested(given))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.batch import Rows, permutation
+from paceline.learning.batch import Rows, permutation
 
 
 @settings(deadline=None, max_examples=50)

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
-from paceline.checking import layout, walk
-from paceline.checking.acting import RandomActions, drawn, mask_of
-from paceline.checking.conform import Conformance
-from paceline.checking.ends import shows_time
-from paceline.checking.finding import LEVELS, TOPICS, Finding, Notebook, ordered
-from paceline.checking.generators import states, touched
-from paceline.checking.leaves import leaf_faults
-from paceline.checking.likeness import alike, brief
-from paceline.checking.measure import Measured, _growth, judged, measured
-from paceline.checking.request import Request
-from paceline.checking.subject import Subject
-from paceline.checking.suggest import Suggestion, suggested
-from paceline.checking.verdict import Verdict
+from paceline.envs.spaces import action_spec
 from paceline.errors import BadInput
-from paceline.spaces import action_spec
+from paceline.tools.check import layout, walk
+from paceline.tools.check.acting import RandomActions, drawn, mask_of
+from paceline.tools.check.conform import Conformance
+from paceline.tools.check.ends import shows_time
+from paceline.tools.check.finding import LEVELS, TOPICS, Finding, Notebook, ordered
+from paceline.tools.check.generators import states, touched
+from paceline.tools.check.leaves import leaf_faults
+from paceline.tools.check.likeness import alike, brief
+from paceline.tools.check.measure import Measured, _growth, judged, measured
+from paceline.tools.check.request import Request
+from paceline.tools.check.subject import Subject
+from paceline.tools.check.suggest import Suggestion, suggested
+from paceline.tools.check.verdict import Verdict
 
 WRONG = Finding("wrong", "reward", "it is NaN", "it spoils", "bound it")
 NOTE = Finding("note", "observation", "it is large", "it is slow", "divide it")

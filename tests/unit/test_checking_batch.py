@@ -6,12 +6,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from paceline.checking import batch
-from paceline.checking.batch import examine_batch
-from paceline.checking.finding import Notebook
-from paceline.checking.request import Request
-from paceline.checking.subject import Subject
 from paceline.envs.native import NativeColumns
+from paceline.tools.check import batch
+from paceline.tools.check.batch import examine_batch
+from paceline.tools.check.finding import Notebook
+from paceline.tools.check.request import Request
+from paceline.tools.check.subject import Subject
 
 
 class Right:

@@ -10,11 +10,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from paceline.checking import seeding, walk
-from paceline.checking.conform import Conformance
-from paceline.checking.finding import Notebook
-from paceline.checking.request import Request
-from paceline.checking.subject import Subject
+from paceline.tools.check import seeding, walk
+from paceline.tools.check.conform import Conformance
+from paceline.tools.check.finding import Notebook
+from paceline.tools.check.request import Request
+from paceline.tools.check.subject import Subject
 
 
 class Right(gym.Env):

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from paceline.doctor import examine, layout, limits, processors, software, storage
-from paceline.doctor.finding import GB, MB, Finding, size
-from paceline.doctor.groups import Allowance, memory_allowance, process_allowance
-from paceline.words import listed, several
+from paceline.config.text import listed, several
+from paceline.tools.doctor import examine, layout, limits, processors, software, storage
+from paceline.tools.doctor.finding import GB, MB, Finding, size
+from paceline.tools.doctor.groups import Allowance, memory_allowance, process_allowance
 
 OK = Finding("ok", "cpus", "all is well")
 NOTE = Finding("note", "load", "others are at work", "wait")

@@ -13,48 +13,33 @@ import paceline
 
 ROOT = Path(paceline.__file__).parent
 
-# A module may import those of its own layer and of the layers above it in this list.
 LAYERS = [
-    {"errors", "registry", "machine", "files", "lock", "launcher", "sending", "words"},
-    {"compiler", "heartbeat"},
-    {"stopping", "watchdog", "settings"},
-    {"rollout"},
-    {"returns", "batch", "spaces", "checkpoint", "arrays"},
-    {"adapters", "stack", "space_text"},
-    {"algorithms", "policy", "envs", "optimizers", "metrics"},
-    {"samplers", "sync", "step", "sight", "bonus", "config", "agent", "console"},
-    {
-        "learner",
-        "checks",
-        "config_files",
-        "evaluation",
-        "budget",
-        "lack_of_memory",
-    },
-    {"configure", "topology"},
-    {"choices"},
-    {"meter"},
-    {"build", "ring"},
-    {"rundir", "outcome"},
-    {"recorder"},
-    {"running", "saved"},
-    {"session", "ranks"},
-    {"bench", "doctor", "checking", "flags", "listing", "cli", "__main__"},
+    "processes",
+    "storage",
+    "config",
+    "envs",
+    "policy",
+    "distributed",
+    "learning",
+    "samplers",
+    "run",
+    "ranks",
+    "cli",
+    "tools",
 ]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+"""Folders of the package. A module may import those of its own folder and of earlier ones."""
+LEVEL = {name: level for level, name in enumerate(LAYERS)}
 
-# Within a layer: policies, environments, samplers and syncs know nothing of each other.
-STRANGERS = [
-    {"algorithms", "policy", "envs", "optimizers", "metrics"},
-    {"samplers", "sync", "step", "config"},
-]
+TOP = {"errors": -1, "rollout": -1, "ring": "run", "session": "ranks", "__main__": "cli"}
+"""Files beside the folders: two that all may import, and the layers that the others belong to."""
+LEVEL |= {name: LEVEL.get(layer, -1) for name, layer in TOP.items()}
 
-# Config(...) validates itself, which takes what is built on it.
-UPWARD_WHEN_CALLED = {("config", "configure")}
+# Policies and environments know nothing of each other's work, nor do samplers and syncs.
+STRANGERS = [{"samplers", "distributed"}]
 
 
 def top(module):
-    """`policy.actor` → `policy`: layers are of files and folders directly in the package."""
+    """`policy.actor` → `policy`."""
     return module.split(".")[0]
 
 
@@ -103,17 +88,16 @@ def name_of(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def test_every_module_has_its_layer():
+def test_every_module_is_in_a_folder_that_is_a_layer():
     assert {top(name_of(path)) for path in FILES} == set(LEVEL)
+    assert all((ROOT / name).is_dir() for name in LAYERS)
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_imports_point_one_way(path):
     own = top(name_of(path))
-    for module, at_import in imports_of(path):
+    for module, _ in imports_of(path):
         other = top(module)
-        if (own, other) in UPWARD_WHEN_CALLED and not at_import:
-            continue
         assert LEVEL[other] <= LEVEL[own], f"{name_of(path)} imports {module}, of a later layer"
         for group in STRANGERS:
             together = own != other and {own, other} <= group
@@ -149,14 +133,14 @@ def in_fresh_process(code):
     "module",
     [
         "paceline",
-        "paceline.config",
-        "paceline.configure",
-        "paceline.flags",
-        "paceline.listing",
-        "paceline.cli",
-        "paceline.doctor.examine",
-        "paceline.bench.comparing.compare",
-        "paceline.bench.matrix.matrix",
+        "paceline.config.schema",
+        "paceline.config.resolve",
+        "paceline.config.flags",
+        "paceline.cli.listing",
+        "paceline.cli.commands",
+        "paceline.tools.doctor.examine",
+        "paceline.tools.bench.comparing.compare",
+        "paceline.tools.bench.matrix.matrix",
         "paceline.rollout",
         "paceline.envs",
         "paceline.envs.vec",
@@ -178,7 +162,7 @@ from paceline.envs import source_of
 from paceline.envs.columns import EnvColumns
 from paceline.policy.actor import NumpyActor, make_actor
 from paceline.policy.network import NetworkSpec
-from paceline.heartbeat import Heartbeat
+from paceline.processes.heartbeat import Heartbeat
 from paceline.rollout import Rollout
 from paceline.samplers.unroll import unroll
 
@@ -203,7 +187,7 @@ print('torch' in sys.modules)
 def test_listing_and_configuring_never_import_torch():
     code = """
 import sys, paceline
-from paceline.listing import LISTS
+from paceline.cli.listing import LISTS
 lines = [line for name in LISTS for line in LISTS[name]()]
 config = paceline.Config(env_id="CartPole-v1")
 assert lines and config.num_envs

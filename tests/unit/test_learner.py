@@ -7,16 +7,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from paceline.algorithms.a2c import A2C
-from paceline.algorithms.impala import IMPALA
-from paceline.algorithms.ppo import PPO
+from paceline.distributed.local import Local
+from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged
-from paceline.learner import Learner, Plan
-from paceline.optimizers import Adam
+from paceline.learning.algorithms.a2c import A2C
+from paceline.learning.algorithms.impala import IMPALA
+from paceline.learning.algorithms.ppo import PPO
+from paceline.learning.learner import Learner, Plan
+from paceline.learning.optimizers import Adam
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
-from paceline.spaces import ActionSpec, observation_spec
-from paceline.sync.local import Local
 
 OBS = observation_spec(spaces.Box(-1, 1, (2,)))
 ACT = ActionSpec("discrete", 3)

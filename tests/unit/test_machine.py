@@ -16,9 +16,15 @@ import psutil
 import pytest
 
 import paceline
-from paceline import machine
-from paceline.build import build
-from paceline.machine import THREAD_VARIABLES, available_cpus, bound, cgroup_quota, oom_kills
+from paceline.processes import hardware as machine
+from paceline.processes.hardware import (
+    THREAD_VARIABLES,
+    available_cpus,
+    bound,
+    cgroup_quota,
+    oom_kills,
+)
+from paceline.run.build import build
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -167,7 +173,7 @@ def python(code, cpus=None, **environment):
 
 
 def test_an_affinity_set_from_outside_is_respected():
-    code = "from paceline.machine import available_cpus; print(available_cpus())"
+    code = "from paceline.processes.hardware import available_cpus; print(available_cpus())"
     assert python(code, CPUS[:1]) == ["1"]
     assert python(code) == [str(available_cpus())]
 
@@ -288,7 +294,7 @@ GRANDPARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {B
 MEASURE = """
 import subprocess, sys, time
 import psutil
-from paceline.machine import Usage
+from paceline.processes.hardware import Usage
 
 usage = Usage(every=1.5)
 alone, nothing = usage.read()
@@ -347,8 +353,8 @@ def test_a_reading_that_comes_too_soon_is_made_up_for_at_once(monkeypatch):
 
 RANK = """
 import psutil
-from paceline.launcher import launchers
-from paceline.machine import Usage
+from paceline.processes.launcher import launchers
+from paceline.processes.hardware import Usage
 
 usage = Usage(launchers=launchers())
 above = psutil.Process().parents()

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from worlds import OBSERVATIONS
 
-from paceline.machine import nameless_file
+from paceline.envs.spaces import action_spec, observation_spec
+from paceline.processes.hardware import nameless_file
 from paceline.rollout import RolloutSpec
 from paceline.samplers.memory import ALIGNMENT, Memory, Weights
-from paceline.spaces import action_spec, observation_spec
 
 ABSENT = ("before", "value", "state", "stepped", "over")
 """Fields that not every rollout has."""

@@ -10,11 +10,11 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.encoders import OneHotLinear, Tanh
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
-from paceline.spaces import ActionSpec, observation_spec
 
 OBS = {
     "vector": observation_spec(spaces.Box(-1, 1, (5,))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.optimizers import Adam, RMSprop
+from paceline.learning.optimizers import Adam, RMSprop
 
 SHAPES = [(4, 64), (64,), (64, 64), (64,), (64, 2), (2,)]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import paceline
-from paceline.budget import Progress
-from paceline.evaluation import NO_LIMIT, EvalResult
-from paceline.outcome import Outcome
+from paceline.run.budget import Progress
+from paceline.run.evaluation import NO_LIMIT, EvalResult
+from paceline.run.outcome import Outcome
 
 CONFIG = paceline.Config()
 

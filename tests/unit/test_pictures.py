@@ -15,14 +15,14 @@ from torch.nn import functional
 from worlds import Anything
 
 import paceline
-from paceline import choices
-from paceline.build import build
+from paceline.envs.frame_stack import with_stack
+from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import BadInput
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.encoders import make_trunk
 from paceline.policy.network import NetworkSpec
-from paceline.spaces import ActionSpec, observation_spec
-from paceline.stack import with_stack
+from paceline.run import choices
+from paceline.run.build import build
 
 ACT = ActionSpec("discrete", 5)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.returns import gae, vtrace
+from paceline.learning.returns import gae, vtrace
 
 # Numbers that float32 holds exactly, so that a tight tolerance is fair.
 LAMBDAS = [0.0, 0.25, 0.5, 0.9375, 1.0]

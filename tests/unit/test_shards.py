@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.arrays import joined, own, taken
+from paceline.storage.arrays import joined, own, taken
 
 COLUMNS = 4
 """Of one rank."""

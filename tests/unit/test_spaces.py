@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from paceline.adapters import ActionAdapter
+from paceline.envs.adapters import ActionAdapter
+from paceline.envs.spaces import action_spec, observation_spec
 from paceline.errors import BadInput
-from paceline.spaces import action_spec, observation_spec
 
 
 def adapted(space, actions):

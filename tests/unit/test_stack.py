@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from worlds import Anything
 
 import paceline
-from paceline.build import build
 from paceline.envs.columns import episode_seed
+from paceline.envs.frame_stack import Window, latest, places, stacked, stacked_space, with_stack
+from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import BadInput
 from paceline.rollout import Rollout
-from paceline.spaces import ActionSpec, observation_spec
-from paceline.stack import Window, latest, places, stacked, stacked_space, with_stack
+from paceline.run.build import build
 
 ACT = ActionSpec("discrete", 3)
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from paceline.algorithms.a2c import A2C
-from paceline.algorithms.impala import IMPALA
-from paceline.algorithms.ppo import PPO
-from paceline.batch import Rows
-from paceline.optimizers import RMSprop
+from paceline.envs.spaces import ActionSpec, observation_spec
+from paceline.learning.algorithms.a2c import A2C
+from paceline.learning.algorithms.impala import IMPALA
+from paceline.learning.algorithms.ppo import PPO
+from paceline.learning.batch import Rows
+from paceline.learning.optimizers import RMSprop
+from paceline.learning.step import CACHE, Objective, PolicyLoss, Step, compiler_missing
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec
-from paceline.spaces import ActionSpec, observation_spec
-from paceline.step import CACHE, Objective, PolicyLoss, Step, compiler_missing
 
 OBS = observation_spec(spaces.Box(-1, 1, (3,)))
 ACTIONS = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors import SafetensorError
 
-from paceline.sync.wire import decode, encode
+from paceline.distributed.wire import decode, encode
 
 
 @pytest.mark.parametrize(

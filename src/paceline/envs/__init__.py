@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..heartbeat import Heartbeat
+from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Rollout
-from ..spaces import ActionSpec, ObservationSpec
 from .columns import Resume
 from .maker import EnvId, source_of
 from .replaying import Difference
+from .spaces import ActionSpec, ObservationSpec
 
 __all__ = ["Columns", "EnvId", "source_of"]
 

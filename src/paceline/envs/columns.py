@@ -15,14 +15,14 @@ from typing import Any, Literal, Self
 import gymnasium as gym
 import numpy as np
 
-from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import BadInput, EnvironmentFailed
-from ..heartbeat import Heartbeat
+from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Rollout
-from ..spaces import ACTION_MASK, Specs, action_spec, observation_spec
-from ..stack import with_stack
+from .adapters import ActionAdapter, ObservationAdapter
+from .frame_stack import with_stack
 from .guards import ENV_ERRORS, close_quietly, describe, end_flag, end_if_forked, reset_pair
 from .replaying import Difference, alike, difference
+from .spaces import ACTION_MASK, Specs, action_spec, observation_spec
 
 log = logging.getLogger("paceline")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import adapters
+from . import adapters
 
 log = logging.getLogger("paceline")
 

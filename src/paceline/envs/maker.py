@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from ..config.registry import SUITES, imported
 from ..errors import BadInput
-from ..registry import SUITES, imported
-from ..spaces import ActionSpec, ObservationSpec, Specs
 from .columns import EnvColumns, Resume
-from .gym import trusting
 from .native import NativeColumns
 from .source import Source
+from .spaces import ActionSpec, ObservationSpec, Specs
+from .suites.gym import trusting
 
 if TYPE_CHECKING:
     from . import Columns
@@ -45,7 +45,7 @@ def source_of(
             suite, _, name = env_id.rpartition(":")
     source: Source = imported(SUITES, suite, "env_id")(name, kwargs or {}, time_limit, wrappers)
     if vector and source.one is not None:
-        from .gym_vector import vector_maker
+        from .suites.gym_vector import vector_maker
 
         many = vector_maker(str(env_id).removeprefix("gym:"), kwargs or {}, time_limit)
         if wrappers:

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from ..adapters import ActionAdapter, ObservationAdapter
 from ..errors import EnvironmentFailed, PacelineError
 from ..rollout import Array, Rollout
-from ..spaces import action_spec, observation_spec
-from ..stack import with_stack
+from .adapters import ActionAdapter, ObservationAdapter
 from .columns import Resume, SingleColumns, episode_seed
+from .frame_stack import with_stack
 from .guards import ENV_ERRORS, close_quietly, describe
 from .replaying import Difference, alike, difference
+from .spaces import action_spec, observation_spec
 
 
 class Batch(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..rollout import Array
-from ..spaces import ObservationSpec
+from .spaces import ObservationSpec
 
 Difference = tuple[int, str]
 """A column whose open episode was not brought back, and what differed."""

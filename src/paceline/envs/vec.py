@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..adapters import ObservationAdapter
 from ..errors import BadInput
 from ..rollout import Array, Rollout
-from ..stack import Window, stacked_space
+from .adapters import ObservationAdapter
 from .columns import EnvColumns
+from .frame_stack import Window, stacked_space
 from .maker import EnvId, plain_columns
 from .native import NativeColumns
 

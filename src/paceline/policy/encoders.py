@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..envs.spaces import Leaf, ObservationSpec
 from ..errors import BadInput
-from ..spaces import Leaf, ObservationSpec
 from .network import NetworkSpec, Pictures
 from .own import OwnEncoder
 

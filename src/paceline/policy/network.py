@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from ..spaces import STRICT, ActionSpec, ObservationSpec
+from ..envs.spaces import STRICT, ActionSpec, ObservationSpec
 
 Activation = Literal["tanh", "relu", "elu"]
 Encoder = str | Callable[..., Any]

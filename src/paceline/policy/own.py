@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..adapters import assembled, space_of
+from ..config.registry import imported, name_of
+from ..envs.adapters import assembled, space_of
+from ..envs.spaces import ObservationSpec
 from ..errors import BadInput
-from ..registry import imported, name_of
-from ..spaces import ObservationSpec
 from .network import Encoder, NetworkSpec
 
 SEED = 0

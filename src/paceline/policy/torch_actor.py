@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from ..rollout import Array
-from ..settings import own_settings
 from .actor_critic import ActorCritic, Carried, Policy, prepared
 from .flat import Layout
 from .heads import make_head
 from .network import NetworkSpec
+from .settings import own_settings
 
 
 class TorchActor:

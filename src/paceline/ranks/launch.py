@@ -25,15 +25,15 @@ from typing import Any
 import gymnasium as gym
 import psutil
 
-from ..config import Config
-from ..envs.gym import registered
+from ..config.schema import Config
+from ..envs.suites.gym import registered
 from ..errors import EnvironmentFailed, LostRank, PacelineError, StoppedEarly
-from ..files import shown
-from ..launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
-from ..machine import THREAD_VARIABLES, nameless_file, oom_kills, python_command
-from ..metrics import Report
-from ..sending import Logged, by_value
-from .channel import Channel, Listener
+from ..processes.channel import Channel, Listener
+from ..processes.hardware import THREAD_VARIABLES, nameless_file, oom_kills, python_command
+from ..processes.launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
+from ..processes.sending import Logged, by_value
+from ..run.metrics import Report
+from ..storage.files import shown
 
 log = logging.getLogger("paceline")
 
@@ -278,8 +278,8 @@ def _meeting_place(stack: ExitStack) -> str:
 def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process that starts this many ranks, and starts all of them again when one goes."""
     code = (
-        f"from paceline.machine import end_with; end_with({os.getpid()}); "
-        f"from paceline.ranks.agent import main; main({processes})"
+        f"from paceline.processes.hardware import end_with; end_with({os.getpid()}); "
+        f"from paceline.ranks.elastic import main; main({processes})"
     )
     kept = {
         name: value

@@ -12,13 +12,14 @@ import traceback
 from contextlib import closing, suppress
 from typing import Any, NoReturn
 
-from .. import launcher, session
-from ..envs.gym import register
+from .. import session
+from ..envs.suites.gym import register
 from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, StoppedEarly
-from ..machine import CACHE, compiled_cache, leave
-from ..sending import LogSender, received
-from ..stopping import handling
-from .channel import Channel, connect
+from ..processes import launcher
+from ..processes.channel import Channel, connect
+from ..processes.hardware import CACHE, compiled_cache, leave
+from ..processes.sending import LogSender, received
+from ..processes.stopping import handling
 from .launch import ALONE, STOP, Ended, Hello, Job
 
 START_AGAIN = 1

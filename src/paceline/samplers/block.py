@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import fitting, prefixed
 from ..envs import Columns
+from ..envs.frame_stack import Window
+from ..envs.frame_stack import latest as history
 from ..envs.guards import end_if_forked
 from ..envs.maker import World
 from ..envs.replaying import Difference
-from ..heartbeat import Heartbeat
+from ..envs.spaces import ObservationSpec
 from ..policy.actor import Actor, make_actor
 from ..policy.network import NetworkSpec
+from ..processes.heartbeat import Heartbeat
 from ..rollout import FIELDS, Array, Episode, OpenEpisodes, Rollout, RolloutSpec
-from ..spaces import ObservationSpec
-from ..stack import Window
-from ..stack import latest as history
+from ..storage.arrays import fitting, prefixed
 from .unroll import check, check_policy, unroll
 
 MOST = 2**53

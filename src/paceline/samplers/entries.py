@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..errors import BadInput
 
 if TYPE_CHECKING:
-    from ..config import Config
+    from ..config.schema import Config
     from . import Sampler
     from .pool import PoolSpec, WorkerPool
 

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, NoReturn, TypeAlias
 
 from ..errors import EnvironmentFailed
-from ..machine import THREAD_VARIABLES, end_with_parent, python_command, ready
+from ..processes.hardware import THREAD_VARIABLES, end_with_parent, python_command, ready
 
 GRACE = 5.0
 """Seconds that workers have to close their environments and leave by themselves."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..heartbeat import Heartbeat
-from ..machine import ORDERED
+from ..processes.hardware import ORDERED
+from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Rollout, RolloutSpec
 
 ALIGNMENT = 64

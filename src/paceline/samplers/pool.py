@@ -8,8 +8,8 @@ from typing import Protocol
 
 from ..envs.maker import World
 from ..envs.replaying import Difference
-from ..heartbeat import Heartbeat
 from ..policy.network import NetworkSpec
+from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, Rollout, RolloutSpec
 from . import Counters
 from .block import Block, Ledger, Mark, make_block

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..envs.gym import registered
 from ..envs.replaying import Difference
+from ..envs.suites.gym import registered
 from ..errors import BadInput, EnvironmentFailed, PacelineError
-from ..machine import nameless_file, oom_kills
+from ..processes.hardware import nameless_file, oom_kills
+from ..processes.sending import Logged, by_value, limit_waiting
+from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout
-from ..sending import Logged, by_value, limit_waiting
-from ..stopping import interruptible
 from .block import Ledger, listed, unpacked
 from .forkserver import Starter, starter
 from .memory import Memory

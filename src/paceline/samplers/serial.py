@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..arrays import part
 from ..envs.maker import World
 from ..envs.replaying import Difference
-from ..heartbeat import Heartbeat
 from ..policy.network import NetworkSpec
+from ..processes.heartbeat import Heartbeat
+from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout, RolloutSpec
-from ..stopping import interruptible
+from ..storage.arrays import part
 from .block import Block, Ledger, make_block, states
 
 

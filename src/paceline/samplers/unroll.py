@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from ..envs import Columns
+from ..envs.frame_stack import Window
+from ..envs.spaces import ObservationSpec
 from ..errors import Diverged, EnvironmentFailed
-from ..heartbeat import Heartbeat
 from ..policy.actor import Actor
+from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Rollout
-from ..spaces import ObservationSpec
-from ..stack import Window
 
 FP_ERRORS = (FloatingPointError, RuntimeWarning)
 """What numpy raises for an underflow, say, where an environment has asked for that."""

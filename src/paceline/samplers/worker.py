@@ -22,12 +22,12 @@ import cloudpickle
 import numpy as np
 
 from ..envs.guards import ENV_ERRORS
-from ..envs.gym import register
 from ..envs.replaying import Difference
+from ..envs.suites.gym import register
 from ..errors import BadInput, EnvironmentFailed, PacelineError
-from ..machine import end_with, leave
+from ..processes.hardware import end_with, leave
+from ..processes.sending import LogSender
 from ..rollout import Array, Episode, Rollout
-from ..sending import LogSender
 from .block import Block, Mark, packed
 from .forkserver import ignore_signals
 from .memory import Memory, Weights

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..arrays import part
 from ..envs.replaying import Difference
 from ..rollout import Array, Episode, Rollout
+from ..storage.arrays import part
 from .block import states
 from .pool import TICK, WorkerPool
 

@@ -1,0 +1,291 @@
+"""The observation and action spaces Paceline understands, as plain data that JSON can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from annotated_types import Ge, MinLen
+
+from ..errors import BadInput
+from ..rollout import Array, Stored
+
+SMALLEST_IMAGE = 8
+ACTION_MASK = "action_mask"
+"""The key, of a Dict observation or of `info`, under which an environment says what is allowed."""
+
+STRICT = {"extra": "forbid"}
+"""For pydantic, which reads specs that were saved: nothing else may be in them."""
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One plain space within an observation: numbers, choices (one-hot), or an image."""
+
+    __pydantic_config__ = STRICT
+
+    path: Path
+    """keys of Dicts and positions in Tuples that lead to it"""
+    kind: Literal["numbers", "choices", "image"]
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    sizes: tuple[int, ...] = ()
+    """of each choice, how many there are"""
+    starts: tuple[int, ...] = ()
+    """of each choice, the first"""
+    channels_first: bool = False
+
+    @property
+    def size(self) -> int:
+        """Features it has in a vector."""
+        return sum(self.sizes) if self.kind == "choices" else int(np.prod(self.shape))
+
+    def stacked(self, frames: int) -> Leaf:
+        """So many of them as one; an image's become its channels."""
+        if self.kind != "image" or len(self.shape) == 2:
+            shape = (frames, *self.shape)
+        elif self.channels_first:
+            shape = (frames * self.shape[0], *self.shape[1:])
+        else:
+            shape = (*self.shape[:2], frames * self.shape[2])
+        first = self.kind == "image" and (self.channels_first or len(self.shape) == 2)
+        return replace(self, shape=shape, channels_first=first)
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """What an environment shows, leaf by leaf, and how it lies in a rollout.
+
+    Stored are, each only where there is such a thing: `index`, the category of an observation that
+    is nothing but Discrete; `vector`, all numbers and one-hot choices side by side; `image0`,
+    `image1` …; and `mask`, the actions that are allowed. One of them is a plain array; several
+    together are one array with named fields.
+    """
+
+    __pydantic_config__ = STRICT
+
+    leaves: Annotated[tuple[Leaf, ...], MinLen(1)]
+    mask: tuple[Annotated[int, Ge(1)], ...] = ()
+    """how many there are of each choice that a mask of actions speaks of; empty without one"""
+    stack: Annotated[int, Ge(1)] = 1
+    """a policy sees this many of the latest observations as one; each is stored once"""
+
+    @cached_property
+    def seen(self) -> ObservationSpec:
+        """As a policy sees it: with stacks, whose images lie side by side as channels."""
+        if self.stack == 1:
+            return self
+        (leaf,) = self.leaves
+        return ObservationSpec((leaf.stacked(self.stack),), self.mask)
+
+    @property
+    def history(self) -> tuple[int, Stored]:
+        """How many observations before a rollout's first are kept for its stacks, and of what."""
+        return self.stack - 1, next(iter(self.parts.values()))
+
+    @cached_property
+    def kind(self) -> Literal["vector", "image", "discrete", "mixed"]:
+        if self.images:
+            return "image" if len(self.leaves) == 1 else "mixed"
+        only = self.leaves[0]
+        lone = len(self.leaves) == 1 and only.kind == "choices" and only.shape == ()
+        return "discrete" if lone else "vector"
+
+    @cached_property
+    def parts(self) -> dict[str, Stored]:
+        """What is stored, by name."""
+        parts: dict[str, Stored] = {}
+        if self.kind == "discrete":
+            parts["index"] = ((), np.int64)
+        elif len(self.images) < len(self.leaves):
+            parts["vector"] = ((self.size,), np.float32)
+        for number, leaf in enumerate(self.images):
+            parts[f"image{number}"] = (leaf.shape, np.dtype(leaf.dtype))
+        if self.mask:
+            parts["mask"] = ((sum(self.mask),), np.bool_)
+        if list(parts) == ["vector"] and self.plain:
+            parts["vector"] = (self.leaves[0].shape, np.float32)
+        return parts
+
+    @cached_property
+    def stored(self) -> Stored:
+        """Shape and dtype of one observation in a rollout."""
+        if len(self.parts) == 1:
+            return next(iter(self.parts.values()))
+        fields = [(name, dtype, shape) for name, (shape, dtype) in self.parts.items()]
+        return (), np.dtype(fields, align=True)
+
+    def split(self, obs: Array) -> dict[str, Array]:
+        """Views of the parts of stored observations."""
+        if len(self.parts) == 1:
+            return dict.fromkeys(self.parts, obs)
+        return {name: obs[name] for name in self.parts}
+
+    @property
+    def plain(self) -> bool:
+        """Whether an environment's observation can be stored as it comes."""
+        only = self.leaves[0]
+        return only.path == () and not self.mask and (only.kind != "choices" or not only.shape)
+
+    @property
+    def places(self) -> Iterator[tuple[Leaf, str, slice]]:
+        """Of each leaf the part that holds it, and its features within the vector."""
+        at = images = 0
+        for leaf in self.leaves:
+            if leaf.kind == "image":
+                yield leaf, f"image{images}", slice(0)
+                images += 1
+            else:
+                yield leaf, "vector", slice(at, at + leaf.size)
+                at += leaf.size
+
+    @property
+    def images(self) -> list[Leaf]:
+        return [leaf for leaf in self.leaves if leaf.kind == "image"]
+
+    @cached_property
+    def size(self) -> int:
+        """Features of the vector, or categories of a discrete observation."""
+        return sum(leaf.size for leaf in self.leaves if leaf.kind != "image")
+
+    @property
+    def start(self) -> int:
+        """First category of a discrete observation."""
+        return self.leaves[0].starts[0] if self.kind == "discrete" else 0
+
+    @cached_property
+    def numeric(self) -> Array:
+        """[size] which features of the vector are numbers, as opposed to one-hot choices."""
+        flat = [leaf for leaf in self.leaves if leaf.kind != "image"]
+        return np.repeat([leaf.kind == "numbers" for leaf in flat], [leaf.size for leaf in flat])
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """`discrete` with `size` choices; `multi`, several of them at once, of `sizes` each; or `box`
+    with `size` numbers within `low` and `high`."""
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["discrete", "multi", "box"]
+    size: Annotated[int, Ge(1)]
+    shape: tuple[int, ...] = ()
+    dtype: str = "int64"
+    start: int = 0
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+
+    @property
+    def stored(self) -> Stored:
+        """Shape and dtype of one action in a rollout."""
+        if self.kind == "multi":
+            return (len(self.sizes),), np.int64
+        return ((), np.int64) if self.kind == "discrete" else ((self.size,), np.float32)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """How many there are of each choice that a mask has to speak of; empty for a Box."""
+        return () if self.kind == "box" else self.sizes or (self.size,)
+
+
+Specs = tuple[ObservationSpec, ActionSpec]
+
+
+def observation_spec(
+    space: gym.Space[Any], act: ActionSpec | None = None, info: dict[str, Any] | None = None
+) -> ObservationSpec:
+    """How `space` is stored, if it can be; `act` and the `info` of a reset tell of action masks."""
+    choices = act.choices if act else ()
+    mask = choices if ACTION_MASK in (info or {}) else ()
+    leaves = []
+    entries = 0
+    for leaf in _leaves(space, ()):
+        if choices and leaf.path[:1] == (ACTION_MASK,):
+            entries += int(np.prod(leaf.shape))
+            mask = choices
+        else:
+            leaves.append(leaf)
+    if entries and entries != sum(choices):
+        raise BadInput(
+            f"the observation's {ACTION_MASK} has {entries} entries, "
+            f"and there are {sum(choices)} actions to allow or not"
+        )
+    if not any(leaf.size for leaf in leaves):
+        raise BadInput(f"the environment's observation space is {space}: there is nothing to see")
+    return ObservationSpec(tuple(leaves), mask)
+
+
+def _leaves(space: gym.Space[Any], path: Path) -> Iterator[Leaf]:
+    if isinstance(space, gym.spaces.Dict):
+        for key, inner in space.spaces.items():
+            if not isinstance(key, str):
+                raise _refusal("observation", space, path, "a Dict with names as keys")
+            yield from _leaves(inner, (*path, key))
+    elif isinstance(space, gym.spaces.Tuple):
+        for position, inner in enumerate(space.spaces):
+            yield from _leaves(inner, (*path, position))
+    elif isinstance(space, gym.spaces.Discrete):
+        yield Leaf(path, "choices", (), "int64", (int(space.n),), (int(space.start),))
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        yield Leaf(path, "choices", space.shape, "int64", _flat(space.nvec), _flat(space.start))
+    elif isinstance(space, gym.spaces.MultiBinary):
+        yield Leaf(path, "numbers", space.shape)
+    elif isinstance(space, gym.spaces.Box):
+        yield _box(space, path)
+    else:
+        known = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+        raise _refusal("observation", space, path, known)
+
+
+def _box(space: gym.spaces.Box, path: Path) -> Leaf:
+    """Three axes, or two of bytes, with two sides large enough to convolve over: an image."""
+    sides = sorted(space.shape)[-2:]
+    dimensions, of_bytes = len(space.shape), space.dtype == np.uint8
+    if not ((dimensions == 3 or (dimensions == 2 and of_bytes)) and sides[0] >= SMALLEST_IMAGE):
+        return Leaf(path, "numbers", space.shape)
+    shape = space.shape if dimensions == 3 else (1, *space.shape)
+    first = shape[0] < min(shape[1], shape[2])
+    return Leaf(path, "image", space.shape, str(space.dtype), channels_first=first)
+
+
+def action_spec(space: gym.Space[Any]) -> ActionSpec:
+    """How the policy acts in `space`, if it can; MultiBinary is several choices between two."""
+    if isinstance(space, gym.spaces.Discrete):
+        return ActionSpec("discrete", int(space.n), start=int(space.start))
+    if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+        sizes = _flat(getattr(space, "nvec", np.full(space.shape, 2)))
+        starts = _flat(getattr(space, "start", np.zeros(space.shape)))
+        return ActionSpec(
+            "multi", sum(sizes), space.shape, str(space.dtype), sizes=sizes, starts=starts
+        )
+    if isinstance(space, gym.spaces.Box) and int(np.prod(space.shape)):
+        low, high = (tuple(map(float, bound.ravel())) for bound in (space.low, space.high))
+        size = int(np.prod(space.shape))
+        return ActionSpec("box", size, space.shape, str(space.dtype), low=low, high=high)
+    raise _refusal("action", space, (), "Discrete, MultiDiscrete, MultiBinary or Box")
+
+
+def _flat(numbers: Any) -> tuple[int, ...]:
+    return tuple(int(number) for number in np.ravel(numbers))
+
+
+def path_text(path: Path) -> str:
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _refusal(role: str, space: gym.Space[Any], path: Path, known: str) -> BadInput:
+    where = f"'s {role} space has, at {path_text(path)}," if path else f"'s {role} space is"
+    wrapper = "ObservationWrapper" if role == "observation" else "ActionWrapper"
+    return BadInput(
+        f"the environment{where} {space}, which no policy here can use; it has to be {known}. "
+        f"Leave it out or encode it in a wrapper of yours (a gymnasium.{wrapper}), given as "
+        "--env.wrappers module:Class"
+    )

@@ -1,0 +1,1 @@
+"""From rollouts to gradients: batches, returns, losses, the learner."""

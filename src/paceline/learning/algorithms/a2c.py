@@ -1,0 +1,49 @@
+"""Advantage actor-critic: one step on each short rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge, Le
+
+from ...errors import BadInput
+from ...rollout import Array
+from ..batch import Signals, Targets
+from . import Normalized, PolicyGradient, gae_targets
+
+if TYPE_CHECKING:
+    from ...config.schema import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2C(PolicyGradient):
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rollout_steps": 5,
+        "epochs": 1,
+        "minibatches": 1,
+        "lr": 7e-4,
+        "optimizer": "rmsprop",
+        "log_every": 100,
+    }
+    needs_log_ratio: ClassVar[bool] = False
+
+    gae_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
+    """λ of generalised advantage estimation; 1 gives n-step returns"""
+    entropy_coef: Annotated[float, Ge(0)] = 0.0
+    """weight of the entropy bonus"""
+    vf_coef: Annotated[float, Ge(0)] = 0.5
+    """weight of the value loss, which is itself half the mean squared error"""
+    normalize_advantage: Normalized = "none"
+    """over which rows advantages get mean 0 and deviation 1"""
+
+    def refuse(self, config: Config) -> None:
+        if (config.epochs, config.minibatch_count) != (1, 1):
+            raise BadInput(
+                f"{config.algo_name} takes one step on each rollout, and epochs is {config.epochs} "
+                f"with {config.minibatch_count} minibatches; leave both at 1, or use --algo ppo"
+            )
+
+    def targets(self, signals: Signals, value: Array) -> Targets:
+        return gae_targets(signals, value, self.gae_lambda)

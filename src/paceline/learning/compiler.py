@@ -1,0 +1,89 @@
+"""The C++ compiler of a step: why it failed, and for how long it is waited for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from ..processes.hardware import CACHE, compiled_cache, wanted_compiler
+
+COMPILER_PATIENCE = 900.0
+"""Seconds after which a compiler is taken to hang; on a busy machine it takes a minute or two."""
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+LITTLE_ROOM = 2**24
+"""Bytes that a compiled step takes, with all that the compiler writes on its way."""
+
+
+def why_not_compiled(error: BaseException) -> str:
+    """What kept a step from being compiled, as far as torch and the compiler tell."""
+    told = "\n".join(_told(error))
+    cache = os.environ.get(CACHE) or compiled_cache()
+    if any(words in told for words in NO_ROOM):
+        folders = [cache, os.environ.get("TMPDIR") or tempfile.gettempdir()]
+        full = [folder for folder in folders if _room(folder) < LITTLE_ROOM]
+        return f"there is no space left on the disk of {' or '.join(full or folders)}"
+    if "SIGKILL" in told or "Killed" in told:
+        return "the compiler was killed, as happens where memory runs out"
+    if "failed to map segment" in told:
+        return f"nothing in {cache} may be executed; name another folder with {CACHE}"
+    if found := re.search(r"^.*\berror: .*$", told, re.M):
+        return found[0][:200]
+    cause = told.splitlines()[0][:200]
+    if "[Errno" in cause:
+        return cause
+    return f"{cause}; if {cache} is damaged, remove it"
+
+
+def _told(error: BaseException | None) -> Iterator[str]:
+    """What an error and its causes say; and the compiler, where torch keeps that to itself."""
+    while error is not None:
+        yield str(error).strip() or type(error).__name__
+        if type(error).__name__ == "InvalidCxxCompiler":
+            command = [wanted_compiler(os.environ.get("CXX")), "-x", "c++", "-", "-o", os.devnull]
+            try:
+                subprocess.run(
+                    command, input=b"int main() {}", capture_output=True, check=True, timeout=60
+                )
+            except subprocess.CalledProcessError as failed:
+                yield f"{failed}\n{failed.stderr.decode(errors='replace')}"
+            except (OSError, subprocess.TimeoutExpired) as failed:
+                yield str(failed)
+        error = error.__cause__ or error.__context__
+
+
+def _room(folder: str) -> int:
+    """Bytes that are free on its disk."""
+    there = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+    return shutil.disk_usage(there).free
+
+
+@contextmanager
+def compilers_ended_after(seconds: float) -> Iterator[list[int]]:
+    """Meanwhile, a compiler that takes this long is ended; a list that gets its process id."""
+    ended: list[int] = []
+    name = Path(wanted_compiler(os.environ.get("CXX"))).name
+
+    def end() -> None:
+        for process in psutil.Process().children():
+            with suppress(psutil.Error):
+                if name in (Path(part).name for part in process.cmdline()[:2]):
+                    ended.append(process.pid)
+                    for one in (*process.children(recursive=True), process):
+                        one.kill()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield ended
+    finally:
+        timer.cancel()

@@ -1,0 +1,199 @@
+"""Agent: a saved policy that acts."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from ..config.registry import name_of
+from ..envs.adapters import ActionAdapter, ObservationAdapter, space_of
+from ..envs.spaces import ACTION_MASK
+from ..errors import BadInput
+from ..rollout import Array
+from ..storage import checkpoint
+from ..storage.arrays import fitting
+from ..storage.files import shown
+from .actor import Actor, make_actor
+from .network import Encoder, NetworkSpec, stored_as
+
+if TYPE_CHECKING:
+    from .actor_critic import ActorCritic
+
+log = logging.getLogger("paceline")
+
+OWN = ("encoder", "memory")
+"""Parts of a network that may be a user's own class or object."""
+
+
+class Agent:
+    """A network and its weights, in the module's order. Greedy unless asked to sample."""
+
+    def __init__(self, network: NetworkSpec, weights: dict[str, Array], seed: int = 0) -> None:
+        self.network, self.weights, self._seed = network, weights, seed
+        self._adapt, self._adapter = ActionAdapter(network.act), ObservationAdapter(network.obs)
+        self._actor: Actor | None = None
+        self._rows = self._calls = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was seen: the next observations that `act` is given start episodes."""
+        self._carry: Array | None = None
+
+    def actor(self, rows: int) -> Actor:
+        """An actor of its own for `rows` observations at a time."""
+        actor, weights = make_actor(self.network, rows), self.weights
+        parts = [weights[name] for name in ("obs_mean", "obs_scale") if name in weights]
+        acting = ("policy.", "value_") if self.network.acts_with_value else ("policy.",)
+        for name, weight in weights.items():
+            if name.startswith(acting):
+                parts.append(weight.transpose(stored_as(weight.ndim)).ravel())
+        actor.load(np.concatenate(parts).astype(np.float32, copy=False))
+        return actor
+
+    def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
+        """The action for one observation, or a list of actions for a batch of them.
+
+        A batch of a Dict or Tuple space is a Dict or Tuple of batches. `action_mask` is for
+        environments that give theirs in `info`; without one, everything is allowed. A policy with
+        memory remembers, row by row, what it saw since `reset()` or a batch of another size.
+        """
+        if action_mask is not None and not self.network.obs.mask:
+            raise BadInput("an action_mask for a policy that was trained without any")
+        info = {} if action_mask is None else {ACTION_MASK: action_mask}
+        try:
+            rows = self._adapter.batched(obs)
+            shape, dtype = self.network.obs.stored
+            stored = np.zeros((rows or 1, *shape), dtype)
+            where = 0 if rows is None else slice(None)
+            self._adapter.write(self.network.obs.split(stored), where, obs, info)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise BadInput(
+                f"this policy takes observations of {space_of(self.network.obs)}, one or a batch "
+                f"of them, not this: {type(error).__name__}: {error}"
+            ) from None
+        actions = self._adapt(self._actions(stored, sample))
+        return actions[0] if rows is None else actions
+
+    def _actions(self, obs: Array, sample: bool) -> Array:
+        rows = len(obs)
+        if self._actor is None or rows != self._rows:
+            self._actor, self._rows = self.actor(rows), rows
+            self.reset()
+        if self._carry is None:
+            self._carry = np.zeros((rows, self._actor.carry_size), np.float32)
+        head, (shape, dtype) = self._actor.head, self.network.act.stored
+        parameters = np.empty((rows, head.size), np.float32)
+        action = np.empty((rows, *shape), dtype)
+        self._actor.step(obs, np.zeros(rows, np.bool_), self._carry, parameters)
+        if sample:
+            noise = head.noise(self._seed, self._calls, 0, rows, 1)[0]
+            self._calls += 1
+            head.sample(parameters, noise, action)
+        else:
+            head.greedy(parameters, action)
+        return action
+
+    @property
+    def module(self) -> ActorCritic:
+        """The policy as a torch module, with these weights."""
+        import torch
+
+        from .actor_critic import ActorCritic
+        from .settings import own_settings
+
+        with own_settings():
+            module = ActorCritic(self.network)
+        # A user's encoder may hold constants, which are its own and not saved.
+        named = {name: torch.from_numpy(weight) for name, weight in self.weights.items()}
+        module.load_state_dict(module.state_dict() | named)
+        return module
+
+
+def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
+    """The checkpoint that `source`, a run or a checkpoint itself, stands for."""
+    path = Path(source)
+    if path.is_symlink() and path.name != "best":
+        path = path.resolve()  # the user's own link
+    if (path / checkpoint.MANIFEST).exists():
+        try:
+            return path, checkpoint.load(path)
+        except checkpoint.Damaged as damage:
+            raise BadInput(str(damage)) from None
+    if not (path / "checkpoints").is_dir():
+        raise BadInput(
+            f"{shown(path)} is neither a run nor a checkpoint: it has no checkpoints in it"
+        )
+    where, found, problems = checkpoint.newest(path / "checkpoints")
+    for problem in problems:
+        log.warning(f"damaged, passed over: {problem}")
+    return where, found
+
+
+def from_checkpoint(
+    path: Path, found: checkpoint.Checkpoint, own: Mapping[str, Encoder | None]
+) -> Agent:
+    """The policy in a checkpoint. What encoder or memory of its `own` it has is for the caller to
+    know: a checkpoint's word for it is never imported."""
+    network = saved_network(path, found)
+    parts: dict[str, Any] = {}
+    for name in OWN:
+        said, given = getattr(network, name), own.get(name)
+        if said is not None and given is None:
+            raise BadInput(
+                f"this policy has {'an' if name == 'encoder' else 'a'} {name} of its own "
+                f"({str(said)[:80]}); say which, with paceline.load(path, {name}=...)"
+            )
+        parts[name] = given if said is not None else None
+    network = dataclasses.replace(network, **parts)
+    try:
+        one = np.zeros((), np.float32)  # seen in any shape, it takes no memory
+        template = {n: np.broadcast_to(one, shape) for n, shape in _shapes(network).items()}
+        fitting(found.weights, template)
+    except (ValueError, MemoryError) as error:
+        raise BadInput(
+            f"{shown(path / 'weights.safetensors')} does not fit the policy in state.json: {error}"
+        ) from None
+    # safetensors keeps an order of its own; actors need the module's.
+    return Agent(network, {name: found.weights[name] for name in template})
+
+
+def saved_network(path: Path, found: checkpoint.Checkpoint) -> NetworkSpec:
+    """What a checkpoint says of its policy."""
+    try:
+        return TypeAdapter(NetworkSpec).validate_python(found.facts["network"])
+    except (KeyError, ValueError) as error:
+        cause = " ".join(str(error).split())[:300]
+        text = f"{shown(path / 'state.json')} does not describe a policy ({cause})"
+        raise BadInput(text) from None
+
+
+def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
+    """Of everything learnt, by name, in the module's order."""
+    if not network.needs_torch:
+        return network.dense_shapes()
+    import torch
+
+    from .actor_critic import ActorCritic
+
+    # A user's module must really be made; ours need not take any memory.
+    with torch.device("cpu" if any(getattr(network, name) for name in OWN) else "meta"):
+        try:
+            named = ActorCritic(network).named_weights()
+        except (RuntimeError, TypeError, OverflowError) as error:
+            raise ValueError(f"no such network can be made ({str(error)[:200]})") from None
+    return {name: tuple(weight.shape) for name, weight in named.items()}
+
+
+def network_facts(network: NetworkSpec) -> dict[str, Any]:
+    """A network's description as plain data; JSON has no infinity, so bounds become text."""
+    facts = dataclasses.asdict(dataclasses.replace(network, encoder=None, memory=None))
+    for bound in ("low", "high"):
+        facts["act"][bound] = [str(number) for number in facts["act"][bound]]
+    own = {name: getattr(network, name) for name in OWN}
+    return facts | {name: name_of(thing) for name, thing in own.items() if thing is not None}

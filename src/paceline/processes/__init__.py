@@ -1,0 +1,1 @@
+"""Processes: hardware, starting, watching and ending them, and what they send each other."""

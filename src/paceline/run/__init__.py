@@ -1,0 +1,1 @@
+"""One training run: its parts, budget, metrics, files, evaluation."""

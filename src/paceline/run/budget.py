@@ -1,0 +1,69 @@
+"""Progress and Budget: how far a run has come, and when it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ..config.schema import Config, seconds
+
+RECENT = 100
+
+
+@dataclass
+class Progress:
+    """How far a run has come, over all its sessions."""
+
+    iter: int = 0
+    steps: int = 0
+    time: float = 0.0
+    """seconds up to now"""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """returns of the latest episodes"""
+    first: list[float] = field(default_factory=list)
+    """returns of as many at the beginning"""
+    episodes: int = 0
+    best: float | None = None
+    """mean return of the best evaluation"""
+
+    def ended(self, episode_return: float) -> None:
+        """Count an episode."""
+        self.episodes += 1
+        self.recent.append(episode_return)
+        if len(self.first) < RECENT:
+            self.first.append(episode_return)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The first limit that is reached ends the run."""
+
+    steps: int | None = None
+    iters: int | None = None
+    seconds: float | None = None
+    score: float | None = None
+    """mean return of the latest episodes, once there are enough of them"""
+
+    @staticmethod
+    def of(config: Config) -> Budget:
+        limit = seconds(config.duration) if config.duration else None
+        return Budget(config.total_steps, config.total_iters, limit, config.stop_at_return)
+
+    def fraction(self, progress: Progress) -> float:
+        """Share that is spent, from 0 to 1."""
+        spent = [
+            done / limit
+            for done, limit in (
+                (progress.steps, self.steps),
+                (progress.iter, self.iters),
+                (progress.time, self.seconds),
+            )
+            if limit is not None
+        ]
+        return 1.0 if self.scored(progress.recent) else min(1.0, max(spent))
+
+    def scored(self, recent: deque[float]) -> bool:
+        """Whether the latest episodes are good enough to stop."""
+        if self.score is None or len(recent) < RECENT:
+            return False
+        return sum(recent) / len(recent) >= self.score

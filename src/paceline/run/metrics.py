@@ -1,0 +1,289 @@
+"""What is reported, and where it is written: metrics.jsonl, TensorBoard."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+from ..storage.files import read_lines, replace_file, shown
+
+log = logging.getLogger("paceline")
+
+LEARNING = (
+    *("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac"),
+    *("explained_variance", "grad_norm", "lr", "rho_mean"),
+)
+"""Metrics that every report has: null where an algorithm knows no such thing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One or more iterations, as they are written to metrics.jsonl."""
+
+    time: float
+    """seconds since the first environment step, over all sessions of the run"""
+    iter: int
+    steps: int
+    """environment steps so far, over all ranks"""
+    steps_global: int
+    """environment steps in this report, over all ranks"""
+    world_size: int
+    fps: float
+    """steps_global over the wall time since the last report, everything included"""
+    t_iter: float
+    t_rollout: float
+    t_learn: float
+    t_sync: float
+    t_other: float
+    """evaluation, checkpoints and logging since the last report"""
+    t_eval: float = 0.0
+    """the part of t_other in which the policy was evaluated (a3c's learners learn meanwhile)"""
+    t_save: float = 0.0
+    """the part of t_other in which rank 0 made checkpoints"""
+    t_wait: float
+    """the part of t_rollout in which the learner waited for workers"""
+    restarts: int
+    """worker processes replaced so far in this session, and times that all ranks were"""
+    env_restarts: int
+    """environments rebuilt so far in this session"""
+    lag_mean: float
+    """updates between the weights that acted and those that learnt"""
+    lag_max: int
+    episodes: int
+    episode_return: float | None
+    episode_length: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """what losses, memories, bonuses and teams have to report, by name: `report.loss` also reads
+    `report.metrics["loss"]`, or None where there is no such thing (`LEARNING`)"""
+    memory_mb: float | None = None
+    """of the process tree"""
+    cpu_percent: float | None = None
+    eval_return: float | None = None
+    """mean return of the evaluation that followed, if there was one"""
+    recent_return: float | None = field(default=None, metadata={"written": False})
+    """mean return of the last 100 episodes"""
+    fraction: float = field(default=0.0, metadata={"written": False})
+    """share of the budget that is spent"""
+    stopping: bool = field(default=False, metadata={"written": False})
+    """whether any rank has been told to stop: leave the loop"""
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is written, flat; what is no number becomes null."""
+        values: dict[str, Any] = {}
+        for entry in fields(self):
+            if entry.name == "metrics":
+                values |= dict.fromkeys(LEARNING) | dict(self.metrics)
+            elif entry.metadata.get("written", True):
+                values[entry.name] = getattr(self, entry.name)
+        return {name: _clean(value) for name, value in values.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and (name in self.metrics or name in LEARNING):
+            return self.metrics.get(name)
+        raise AttributeError(f"a report has no {name!r}")
+
+
+def _clean(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+class JsonLines:
+    """One JSON object per report, each written whole or not at all; never waits for a reader."""
+
+    def __init__(self, path: Path, own: bool = False) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self._own = path, own
+        self._file = _reserved.pop(path) if path in _reserved else _opened(path, own)
+        self._torn = self._warned = False
+
+    def write(self, report: Report) -> None:
+        if self._own:
+            self._find_again()
+        line = (json.dumps(report.as_dict()) + "\n").encode()
+        if self._torn:
+            line = b"\n" + line
+        try:
+            written = os.write(self._file, line)
+            if written == len(line):
+                self._torn = False
+                return
+            self._torn = True
+            cause = "the disk is full"
+            if stat.S_ISREG(os.fstat(self._file).st_mode):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                self._torn = False
+        except BlockingIOError:
+            cause = "whoever reads it is too slow"
+        except OSError as error:
+            cause = error.strerror or str(error)
+        self._warn(cause)
+
+    def _warn(self, cause: str) -> None:
+        if not self._warned:
+            log.warning(f"{shown(self.path)} can't be written: {cause}; training goes on")
+        self._warned = True
+
+    def _find_again(self) -> None:
+        """A file that was deleted is written again; in one that was replaced, the run goes on."""
+        try:
+            if os.path.samestat(self.path.lstat(), os.fstat(self._file)):
+                return
+            what = "was replaced; the run goes on in the new one"
+        except OSError:
+            what = "was deleted; it is written again"
+        try:
+            if not os.path.lexists(self.path):
+                with os.fdopen(os.dup(self._file), "rb") as old:
+                    old.seek(0)
+                    replace_file(self.path, iter(lambda: old.read(2**20), b""))
+            file = _opened(self.path, self._own)
+        except OSError as error:
+            self._warn(error.strerror or str(error))
+            return
+        os.close(self._file)
+        self._file = file
+        log.warning(f"{shown(self.path)} {what}")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+_reserved: dict[Path, int] = {}
+
+
+def reserve(path: Path) -> None:
+    """Open what a `JsonLines` will write; a pipe's reader would leave if it were closed between."""
+    _reserved[path] = _opened(path)
+
+
+def _opened(path: Path, own: bool = False) -> int:
+    """A descriptor that appends without waiting; of the run's `own` file, no link, also reads."""
+    flags = os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_RDWR | os.O_NOFOLLOW if own else os.O_WRONLY
+    try:
+        return os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        text = "nobody reads from this pipe; start its reader first"
+        raise OSError(errno.ENXIO, text, str(path)) from None
+
+
+def cut_back(path: Path, iteration: int, own: bool = True) -> None:
+    """Drop the lines after `iteration`, and a torn one: a resume writes them anew.
+
+    Where it is not the run's `own` file, anything else in it is somebody's, and left alone.
+    """
+    if not path.exists():
+        return
+    try:
+        if not own and not _of_metrics(path):
+            raise BadInput(f"{shown(path)} is not a file of metrics; name another with --log-jsonl")
+        kept = (line for line in read_lines(path) if _iteration(line) <= iteration)
+        replace_file(path, (line for line in kept if line.endswith(b"\n")))
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        text = f"{shown(path)} is not a file of metrics ({error.strerror}); repair or remove it"
+        raise BadInput(text) from None
+
+
+def _iteration(line: bytes) -> float:
+    """Of a report; infinite for anything else."""
+    try:
+        return float(json.loads(line)["iter"])
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return math.inf
+
+
+def _of_metrics(path: Path) -> bool:
+    """Whether every line is a report, but for the last, which may be torn."""
+    reports, last = 0, b""
+    for line in read_lines(path):
+        if last and _iteration(last) == math.inf:
+            return False
+        reports, last = reports + bool(last), line
+    return reports > 0 or not last or last.startswith(b'{"time"')
+
+
+class TensorBoard:
+    """Curves for TensorBoard, at most twice a second; given up where they can't be written.
+
+    Written in this thread: torch's writer has one of its own, whose errors can't be caught.
+    """
+
+    EVERY = 0.5
+
+    def __init__(self, folder: Path, purge_step: int | None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self.path, self._written = folder, -math.inf
+        self._file: Any = None
+        name = f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / name).open("ab", buffering=0)
+        except OSError as error:
+            self._give_up(error)
+            return
+        self._records = RecordWriter(self._file)
+        self._put(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_step is not None:
+            log_start = SessionLog(status=SessionLog.START)
+            self._put(Event(wall_time=time.time(), step=purge_step, session_log=log_start))
+
+    def write(self, report: Report) -> None:
+        if time.monotonic() - self._written >= self.EVERY:
+            self._written = time.monotonic()
+            if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
+                self._give_up(OSError(errno.ENOENT, "its file was deleted"))
+            values = report.as_dict()
+            for name in ("steps", "iter", "eval_return"):
+                values.pop(name)
+            self._add({_group(k): v for k, v in values.items() if v is not None}, report.steps)
+        if report.eval_return is not None:
+            self._add({"eval/mean_return": report.eval_return}, report.steps)
+
+    def _add(self, values: dict[str, float], step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._put(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+
+    def _put(self, event: Any) -> None:
+        if self._file is None:
+            return
+        try:
+            self._records.write(event.SerializeToString())
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        log.warning(f"{shown(self.path)} can't be written: {error.strerror}; no more curves")
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _group(name: str) -> str:
+    if name.startswith("episode"):
+        return f"rollout/{name}"
+    timing = name.startswith(("t_", "time", "fps", "memory", "cpu", "world", "steps"))
+    return f"{'time' if timing else 'train'}/{name}"

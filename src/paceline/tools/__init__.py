@@ -1,0 +1,1 @@
+"""Commands that measure and check; nothing in the rest of the package imports them."""
