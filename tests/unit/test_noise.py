@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.policy.heads import Categorical, Gaussian, gumbel, normal, uniforms
+from paceline.policy.distributions import Categorical, Gaussian, gumbel, normal, uniforms
 
 HEADS = {
     "categorical": Categorical(3),

@@ -15,7 +15,7 @@ import torch
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Rollout
 from .batch import ValueHead
-from .sight import Seen
+from .observations import Seen
 from .step import LossTerm
 
 Reduction = Literal["mean", "sum", "max"]

@@ -30,8 +30,8 @@ from ..storage.arrays import part, prefixed
 from .algorithms import Algorithm
 from .batch import Rows, Signals, ValueHead, permutation, segment_rows
 from .bonus import Bonus, BonusContext, Metrics, Reduction
+from .observations import Seen
 from .optimizers import Optimizer
-from .sight import Seen
 from .step import LossTerm, Objective, PolicyLoss, Step
 
 CHECK_EVERY = 50

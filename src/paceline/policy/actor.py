@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..rollout import Array
-from .heads import Head, make_head
+from .distributions import Head, make_head
 from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
 
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .distributions import spread
 from .encoders import OneHotLinear, Trunk, initialize, make_trunk
-from .heads import spread
 from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE, OBS_CLIP, NetworkSpec
-from .own import initialize_own, make_memory
 from .prediction import Inputs, Prediction
+from .user_modules import initialize_own, make_memory
 
 
 class Carried(NamedTuple):

@@ -14,7 +14,7 @@ from torch.nn import functional
 from ..envs.spaces import Leaf, ObservationSpec
 from ..errors import BadInput
 from .network import NetworkSpec, Pictures
-from .own import OwnEncoder
+from .user_modules import OwnEncoder
 
 
 class Tanh(nn.Module):

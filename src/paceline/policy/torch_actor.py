@@ -7,8 +7,8 @@ from torch import nn
 
 from ..rollout import Array
 from .actor_critic import ActorCritic, Carried, Policy, prepared
+from .distributions import make_head
 from .flat import Layout
-from .heads import make_head
 from .network import NetworkSpec
 from .settings import own_settings
 
