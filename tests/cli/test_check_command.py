@@ -15,7 +15,7 @@ import pytest
 
 from paceline.processes.hardware import available_cpus
 from paceline.tools.check.finding import LEVELS
-from paceline.tools.check.measure import Measured
+from paceline.tools.check.speed import Measured
 from paceline.tools.check.suggest import suggested
 
 MODULE = """

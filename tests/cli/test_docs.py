@@ -202,9 +202,7 @@ def test_every_command_of_the_pages_is_understood(page, arguments, monkeypatch, 
         "paceline.tools.bench.tuning.tune.work", lambda *_: (began.append({}), 0)[1]
     )
     monkeypatch.setattr("paceline.envs.source_of", lambda *_, **__: None)
-    monkeypatch.setattr(
-        "paceline.tools.check.verdict.verdict_on", lambda *_, **__: began.append({})
-    )
+    monkeypatch.setattr("paceline.tools.check.report.verdict_on", lambda *_, **__: began.append({}))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "my_config.py").write_text("import paceline\nconfig = paceline.Config()\n")

@@ -14,19 +14,19 @@ from worlds import ACTIONS, OBSERVATIONS, Anything
 
 from paceline.envs.spaces import action_spec
 from paceline.errors import BadInput
-from paceline.tools.check import layout, walk
+from paceline.tools.check import episodes, layout
 from paceline.tools.check.acting import RandomActions, drawn, mask_of
-from paceline.tools.check.conform import Conformance
+from paceline.tools.check.compare import alike, brief
 from paceline.tools.check.ends import shows_time
+from paceline.tools.check.examine import Conformance
 from paceline.tools.check.finding import LEVELS, TOPICS, Finding, Notebook, ordered
 from paceline.tools.check.generators import states, touched
 from paceline.tools.check.leaves import leaf_faults
-from paceline.tools.check.likeness import alike, brief
-from paceline.tools.check.measure import Measured, _growth, judged, measured
+from paceline.tools.check.report import Verdict
 from paceline.tools.check.request import Request
+from paceline.tools.check.speed import Measured, _growth, judged, measured
 from paceline.tools.check.subject import Subject
 from paceline.tools.check.suggest import Suggestion, suggested
-from paceline.tools.check.verdict import Verdict
 
 WRONG = Finding("wrong", "reward", "it is NaN", "it spoils", "bound it")
 NOTE = Finding("note", "observation", "it is large", "it is slow", "divide it")
@@ -66,7 +66,7 @@ def bad(findings):
     ],
 )
 def test_environments_that_are_right_raise_no_alarm(env_id, monkeypatch):
-    monkeypatch.setattr(walk, "STEPS", 1_000)
+    monkeypatch.setattr(episodes, "STEPS", 1_000)
     assert bad(examined(env_id)) == []
 
 
@@ -90,7 +90,7 @@ def test_none_of_gymnasiums_own_raises_an_alarm(env_id, seed):
 
 
 def test_an_endless_environment_of_gymnasiums_needs_a_time_limit(monkeypatch):
-    monkeypatch.setattr(walk, "STEPS", 1_200)
+    monkeypatch.setattr(episodes, "STEPS", 1_200)
     (finding,) = bad(examined("CliffWalking-v1"))
     assert "--env.time-limit" in finding.fix
     assert bad(examined("CliffWalking-v1", time_limit=200)) == []

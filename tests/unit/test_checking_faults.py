@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from paceline.tools.check import seeding, walk
-from paceline.tools.check.conform import Conformance
+from paceline.tools.check import episodes, seeding
+from paceline.tools.check.examine import Conformance
 from paceline.tools.check.finding import Notebook
 from paceline.tools.check.request import Request
 from paceline.tools.check.subject import Subject
@@ -593,7 +593,7 @@ class LeavesProcess(Right):
 @pytest.fixture(autouse=True)
 def fewer_steps(monkeypatch):
     """As many as the faults take, so that it is the same on a slow machine."""
-    monkeypatch.setattr(walk, "STEPS", 1_200)
+    monkeypatch.setattr(episodes, "STEPS", 1_200)
     monkeypatch.setattr(seeding, "MOMENTS", 60)
 
 
@@ -607,7 +607,7 @@ def nothing_started():
 
 
 def test_a_time_limit_as_terminated_is_found_where_few_episodes_reach_it(monkeypatch):
-    monkeypatch.setattr(walk, "STEPS", 5_000)
+    monkeypatch.setattr(episodes, "STEPS", 5_000)
     for seed in (0, 1):
         (finding,) = bad(examined(LimitFewReach, None, seed=seed))
         assert finding.topic == "ends" and "exactly 100 steps, by terminated" in finding.text
@@ -615,7 +615,7 @@ def test_a_time_limit_as_terminated_is_found_where_few_episodes_reach_it(monkeyp
 
 @pytest.mark.parametrize("kind", [EndsByChance, EndsInStrides])
 def test_ends_that_come_by_chance_are_no_time_limit(monkeypatch, kind):
-    monkeypatch.setattr(walk, "STEPS", 5_000)
+    monkeypatch.setattr(episodes, "STEPS", 5_000)
     for seed in range(4):
         assert bad(examined(kind, None, seed=seed)) == []
 

@@ -8,8 +8,8 @@ import pytest
 
 from paceline.config.text import listed, several
 from paceline.tools.doctor import examine, layout, limits, processors, software, storage
-from paceline.tools.doctor.finding import GB, MB, Finding, size
-from paceline.tools.doctor.groups import Allowance, memory_allowance, process_allowance
+from paceline.tools.doctor.cgroups import Allowance, memory_allowance, process_allowance
+from paceline.tools.findings import GB, MB, Finding, size
 
 OK = Finding("ok", "cpus", "all is well")
 NOTE = Finding("note", "load", "others are at work", "wait")

@@ -41,7 +41,7 @@ def command(arguments: list[str]) -> int:
     from ..bench.launch import ended_by_signals
     from ..doctor.layout import is_terminal
     from . import layout
-    from .verdict import verdict_on
+    from .report import verdict_on
 
     with ended_by_signals(), _progress(not json and is_terminal(sys.stderr)) as doing:
         verdict = verdict_on(request, doing)

@@ -12,17 +12,17 @@ import gymnasium as gym
 from ...envs.adapters import ObservationAdapter
 from ...envs.spaces import ACTION_MASK
 from ...rollout import Array
-from . import walk
-from .conform import about_scale, shown
+from . import episodes
 from .ends import about_ends, unseen
+from .environment import Answer
+from .episodes import LEAST_STEPS, Lookout, Walked, about_returned
+from .examine import about_scale, shown
 from .finding import Finding, Notebook
-from .instance import Answer
-from .measure import Stepping
 from .request import CALLS
-from .returned import Faults
 from .seeding import REPEAT
+from .speed import Stepping
 from .subject import Subject
-from .walk import LEAST_STEPS, Lookout, Walked, about_returned
+from .values import Faults
 
 COLUMNS = 4
 ROWS = 200
@@ -68,7 +68,7 @@ class _Eye:
     def walked(self, seconds: float) -> Walked:
         """Until there are steps enough, or the time is over."""
         stepping, until, rows = self._stepping, time.monotonic() + seconds, 0
-        out, most = stepping.out, walk.STEPS // len(self._lookouts)
+        out, most = stepping.out, episodes.STEPS // len(self._lookouts)
         for lookout, obs in zip(self._lookouts, self._seen(), strict=True):
             lookout.see(Answer(obs, {}), self._space, begins=True, over=False)
         while rows < most and (time.monotonic() < until or rows < LEAST_STEPS):

@@ -46,7 +46,7 @@ def main(job: str, telling: int, memory: int) -> None:
 
 
 def _examine(request: Request, heartbeat: CallHeartbeat, tell: Tell) -> None:
-    from .conform import Conformance
+    from .examine import Conformance
     from .subject import Subject
 
     subject = Subject(request, heartbeat)
@@ -75,8 +75,8 @@ def _examine(request: Request, heartbeat: CallHeartbeat, tell: Tell) -> None:
 
 
 def _measure(request: Request, heartbeat: CallHeartbeat, tell: Tell) -> None:
-    from .conform import replayed
-    from .measure import measured
+    from .examine import replayed
+    from .speed import measured
     from .subject import Subject
 
     subject = Subject(request, heartbeat)

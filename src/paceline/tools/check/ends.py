@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...rollout import Array
+from .episodes import EpisodeSeen, Walked
 from .finding import Finding
-from .walk import EpisodeSeen, Walked
 
 FEW = 4
 """Episodes from which nothing is concluded."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...config.text import several
 from .finding import Finding
-from .verdict import Verdict
+from .report import Verdict
 
 STYLES = {"wrong": "bold red", "risky": "magenta", "note": "yellow", "ok": "green"}
 

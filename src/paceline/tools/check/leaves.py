@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from ...rollout import Array
-from .instance import shown_kind
-from .likeness import brief
+from .compare import brief
+from .environment import shown_kind
 
 MARGIN = 1e-5
 """By how much, of a bound's size, rounding may pass it."""

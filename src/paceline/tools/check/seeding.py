@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from ...config.text import listed
 from ...envs.spaces import ActionSpec
+from .environment import Instance
 from .finding import Finding
 from .generators import states, touched
-from .instance import Instance
-from .playing import Moment, Player, difference, digest, slightly
+from .player import Moment, Player, difference, digest, slightly
 from .subject import Subject
 
 MOMENTS, LEAST_MOMENTS = 200, 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .measure import OWN_THREADS, Measured
+from .speed import OWN_THREADS, Measured
 
 CHEAP_US = 25.0
 """Microseconds of a step below which waking another process takes longer than it saves."""

@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 
 from ...processes import hardware as machine
+from ..findings import Finding, size
 from . import limits, processors, software, storage
-from .finding import Finding, size
-from .groups import memory_allowance, process_allowance
+from .cgroups import memory_allowance, process_allowance
 
 SHOWN = ("paceline", "torch", "numpy", "gymnasium")
 ABSENT = (FileNotFoundError, AttributeError, ImportError, psutil.Error)

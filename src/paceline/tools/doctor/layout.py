@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TextIO
 
 from ...config.text import several
-from .finding import Finding
+from ..findings import Finding
 
 STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 

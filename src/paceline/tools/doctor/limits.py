@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ...config.text import listed
 from ...processes.hardware import THREAD_VARIABLES
-from .finding import Finding
-from .groups import Allowance
+from ..findings import Finding
+from .cgroups import Allowance
 
 FILES, PROCESSES = 1024, 256
 """What leaves room for any run and its environments."""

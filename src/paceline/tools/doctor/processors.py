@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...processes.hardware import bf16_abilities
-from .finding import Finding
+from ..findings import Finding
 
 NIMBLE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 """Their `powersave` goes up to full speed when there is work."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...config.text import listed
 from ...processes.hardware import wanted_compiler
-from .finding import Finding
+from ..findings import Finding
 
 SUITES = {
     "box2d": "Box2D",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .finding import GB, MB, Finding, Level, size
-from .groups import Allowance
+from ..findings import GB, MB, Finding, Level, size
+from .cgroups import Allowance
 
 LEARNER = 300 * MB
 WORKER = 70 * MB

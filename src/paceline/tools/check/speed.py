@@ -15,7 +15,7 @@ import psutil
 
 from ...config.text import several
 from ...rollout import Rollout
-from ..doctor.finding import MB, size
+from ..findings import MB, size
 from .acting import drawn
 from .finding import Finding
 from .request import CALLS

@@ -17,10 +17,10 @@ import numpy as np
 from ...envs.columns import is_gymnasiums
 from ...envs.spaces import ActionSpec
 from .acting import RandomActions, mask_of
+from .compare import flat_numbers
+from .environment import Answer, Instance
 from .finding import Broken, Finding, Notebook
-from .instance import Answer, Instance
-from .likeness import flat_numbers
-from .playing import Player, true
+from .player import Player, true
 from .subject import Subject
 
 LARGE_BOUND = 1e6

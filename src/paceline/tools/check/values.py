@@ -14,10 +14,10 @@ import numpy as np
 
 from ...envs.spaces import ACTION_MASK, ActionSpec
 from .acting import flattened, raw_mask
+from .compare import brief
+from .environment import Answer, shown_kind
 from .finding import Finding, Level
-from .instance import Answer, shown_kind
 from .leaves import Fault, leaf_faults
-from .likeness import brief
 
 HUGE_INFO = 100_000
 """Bytes of an info that cost time at every step."""

@@ -11,14 +11,14 @@ import psutil
 from ...config.text import listed, printable
 from ...envs.spaces import ActionSpec, action_spec, observation_spec
 from ...errors import BadInput
-from .edges import End, about_bounds, at_an_end, try_bounds
+from .action_bounds import End, about_bounds, at_an_end, try_bounds
 from .ends import about_ends
+from .environment import Instance
+from .episodes import Walk, Walked, about_returned
 from .finding import Broken, Finding, Notebook
-from .instance import Instance
-from .playing import Player, digest
+from .player import Player, digest
 from .seeding import Reference, Seeding
 from .subject import Subject
-from .walk import Walk, Walked, about_returned
 
 Tell = Callable[[str], Any]
 """Takes what is being looked at."""

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from ...config.text import printable
 from ...errors import BadInput
+from .compare import brief
 from .finding import AT_STEP, Broken, Finding
-from .likeness import brief
 from .request import CALLS
 from .subject import Subject
 

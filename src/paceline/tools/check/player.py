@@ -11,8 +11,8 @@ import numpy as np
 from ...envs.columns import is_gymnasiums
 from ...envs.spaces import ActionSpec
 from .acting import RandomActions
-from .instance import Answer, Instance
-from .likeness import alike, brief, flat_numbers
+from .compare import alike, brief, flat_numbers
+from .environment import Answer, Instance
 
 NEXT_SEED = 7919
 """Between the seeds of one episode and the next."""

@@ -10,12 +10,12 @@ import psutil
 
 from ...config.text import printable, several
 from ...processes.hardware import available_cpus
-from ..doctor.finding import MB
+from ..findings import MB
 from .finding import Finding, Level, ordered
-from .measure import Measured, judged
+from .process import Job, watched
 from .request import Request
+from .speed import Measured, judged
 from .suggest import Suggestion, suggested
-from .watch import Job, watched
 
 HASHING = (1, 2)
 """Seeds of Python's hash, so that sets of text have another order in the second process."""

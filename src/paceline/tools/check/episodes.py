@@ -13,12 +13,12 @@ import numpy as np
 
 from ...envs.spaces import ACTION_MASK, ActionSpec
 from ...rollout import Array
+from .compare import alike, flat_numbers
+from .environment import Answer, Instance
 from .finding import Broken, Finding, Notebook
-from .instance import Answer, Instance
-from .likeness import alike, flat_numbers
-from .playing import Player, true
-from .returned import Faults, faults
+from .player import Player, true
 from .subject import Subject
+from .values import Faults, faults
 
 STEPS = 5_000
 LEAST_STEPS = 5
