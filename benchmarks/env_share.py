@@ -54,7 +54,7 @@ def main() -> None:
     torch.set_num_threads(1)
     from paceline import Config
     from paceline.envs.adapters import ActionAdapter
-    from paceline.envs.columns import EnvColumns, episode_seed
+    from paceline.envs.columns import episode_seed
     from paceline.run.build import build
 
     config = Config(
@@ -66,7 +66,7 @@ def main() -> None:
         seed=1,
     )
     shares = []
-    with build(config) as parts, EnvColumns(parts.world.make, options.num_envs, 1) as again:
+    with build(config) as parts, parts.env_info.columns(options.num_envs, 1) as again:
         adapt = ActionAdapter(again.act_spec)
         sampler, learner = parts.sampler, parts.learner
         for number in range(options.rounds + 5):

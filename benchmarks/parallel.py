@@ -155,18 +155,18 @@ def worker_facts() -> dict[str, Any]:
     from paceline import Config
     from paceline.distributed.local import Local
     from paceline.policy.actor_critic import Policy
-    from paceline.run.build import make_sampler, network_for, rollout_spec, world_of
+    from paceline.run.build import env_info_of, make_sampler, network_for, rollout_spec
     from paceline.run.topology import topology_of
 
     facts: dict[str, Any] = {}
     for workers in (1, 2, 16):
         config = Config(preset="none", num_workers=workers, num_envs=16, sampler="workers")
-        world = world_of(config)
-        network = network_for(config, world.obs_spec.seen, world.act_spec)
-        spec = rollout_spec(config, world, network, carry=0)
+        info = env_info_of(config)
+        network = network_for(config, info.obs_spec.seen, info.act_spec)
+        spec = rollout_spec(config, info, network, carry=0)
         weights = sum(parameter.numel() for parameter in Policy(network).parameters())
         began = time.perf_counter()
-        given = config, world, network, spec, weights, [[]] * workers
+        given = config, info, network, spec, weights, [[]] * workers
         sampler = make_sampler(*given, Local(), topology_of(config))
         sampler.collect()
         first = time.perf_counter() - began

@@ -297,11 +297,11 @@ def gradient_size() -> int:
     """Floats in the gradient of the default policy and value on CartPole."""
     from paceline import Config
     from paceline.policy.actor_critic import ActorCritic
-    from paceline.run.build import network_for, world_of
+    from paceline.run.build import env_info_of, network_for
 
     config = Config(preset="none")
-    world = world_of(config)
-    module = ActorCritic(network_for(config, world.obs_spec, world.act_spec))
+    info = env_info_of(config)
+    module = ActorCritic(network_for(config, info.obs_spec, info.act_spec))
     return sum(weight.numel() for weight in module.parameters())
 
 

@@ -225,12 +225,12 @@ def limit(options: argparse.Namespace) -> dict[str, Any]:
 
     from paceline import Config
     from paceline.policy.actor_critic import ActorCritic
-    from paceline.run.build import build, network_for, world_of
+    from paceline.run.build import build, env_info_of, network_for
 
     torch.set_num_threads(options.threads)
     config = Config(env_id="atari:Pong", device="cpu", precision=options.precision)
-    world = world_of(config)
-    module = ActorCritic(network_for(config, world.obs_spec.seen, world.act_spec))
+    info = env_info_of(config)
+    module = ActorCritic(network_for(config, info.obs_spec.seen, info.act_spec))
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     layers = torch.nn.Sequential(*list(module.policy.trunk)[1:])
     frames = torch.rand(256, 4, 84, 84).contiguous(memory_format=torch.channels_last)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from paceline.envs.maker import World, source_of
+from paceline.envs.maker import EnvInfo, source_of
 from paceline.envs.spaces import action_spec
 from paceline.processes.heartbeat import Heartbeat
 from paceline.rollout import Rollout, RolloutSpec
@@ -105,8 +105,8 @@ ACTIONS = {
 
 def serial_of(columns, actor, steps, seed):
     """A serial sampler of columns that are there already."""
-    world = World(None, {}, columns.obs_spec, columns.act_spec, columns.resume)
+    info = EnvInfo(None, {}, columns.obs_spec, columns.act_spec, columns.resume)
     obs, act = columns.obs_spec, columns.act_spec
     spec = RolloutSpec(steps, columns.num_envs, obs.stored, act.stored, obs.history)
     block = Block(columns, actor, spec, seed, Heartbeat())
-    return Serial([block], [Ledger(world, spec)], Rollout.placed(spec).wiped())
+    return Serial([block], [Ledger(info, spec)], Rollout.placed(spec).wiped())

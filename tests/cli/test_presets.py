@@ -11,7 +11,7 @@ import paceline
 from paceline.config.files import load_file
 from paceline.config.resolve import fitted
 from paceline.config.schema import presets
-from paceline.envs.maker import look_at
+from paceline.envs.maker import inspect_env
 from paceline.run.build import build
 from paceline.run.running import GENERAL
 
@@ -73,10 +73,10 @@ def test_statistics_that_a_preset_asks_for_are_left_out_where_there_are_no_numbe
     env = {"wrappers": ["minigrid.wrappers:RGBImgPartialObsWrapper"]}
     config = paceline.Config(env_id="minigrid:Empty-5x5", env=env, compile="off", threads=1)
     assert config.preset == "minigrid" and config.normalize_obs
-    world = look_at(config.env_id, **vars(config.env))
-    assert not fitted(config, world.obs_spec, world.act_spec).normalize_obs
+    info = inspect_env(config.env_id, **vars(config.env))
+    assert not fitted(config, info.obs_spec, info.act_spec).normalize_obs
     asked = paceline.Config(env_id="minigrid:Empty-5x5", env=env, normalize_obs=True)
-    assert fitted(asked, world.obs_spec, world.act_spec).normalize_obs  # and is refused
+    assert fitted(asked, info.obs_spec, info.act_spec).normalize_obs  # and is refused
 
 
 @pytest.mark.parametrize(

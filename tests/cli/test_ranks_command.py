@@ -23,7 +23,7 @@ from ranked import Command, left_after
 import paceline
 from paceline.config.files import load_file
 from paceline.config.resolve import fitted, resolve
-from paceline.envs.maker import look_at
+from paceline.envs.maker import inspect_env
 from paceline.ranks.launch import job
 
 pytestmark = pytest.mark.timeout(180)
@@ -138,8 +138,8 @@ def test_a_name_for_a_way_of_running_leaves_what_was_asked_for(tmp_path):
 
 def test_a3c_takes_general_values_without_the_normalizers_that_it_can_not_have():
     config = paceline.Config(algo="a3c", env_id="Pendulum-v1", num_workers=2)
-    world = look_at("Pendulum-v1")
-    fit = fitted(config, world.obs_spec, world.act_spec)
+    info = inspect_env("Pendulum-v1")
+    fit = fitted(config, info.obs_spec, info.act_spec)
     assert (fit.preset, fit.normalize_obs, fit.normalize_return) == ("continuous", False, False)
 
 

@@ -290,12 +290,12 @@ import shlex
 import subprocess
 import sys
 
-from paceline.envs.maker import look_at
+from paceline.envs.maker import inspect_env
 from paceline.errors import PacelineError
 
 for kwargs in json.loads(sys.argv[2]):
     try:
-        look_at(sys.argv[1], kwargs=kwargs)
+        inspect_env(sys.argv[1], kwargs=kwargs)
     except PacelineError as error:
         print(f"{type(error).__name__}: {error}".replace(chr(10), " / "), flush=True)
     except Exception as error:

@@ -212,5 +212,5 @@ def test_compiling_takes_a_blank_rollout_and_learns_nothing(observation):
     config = config_of(observation)
     with build(config) as parts:
         before = parts.learner.flat.storage.clone()
-        parts.learner.warm_up(blank_rollout(parts.spec, parts.world.obs_spec))
+        parts.learner.warm_up(blank_rollout(parts.spec, parts.env_info.obs_spec))
         assert torch.equal(parts.learner.flat.storage, before)

@@ -8,7 +8,7 @@ import pytest
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.maker import look_at
+from paceline.envs.maker import inspect_env
 
 
 class Closing(gym.Env):
@@ -132,7 +132,7 @@ def test_a_policys_actions_are_checked_where_a_wrapper_may_change_them():
         return Shifted(gym.make("CartPole-v1").unwrapped)
 
     for env_id, checked in ((wrapped, True), ("CartPole-v1", False)):
-        world = look_at(env_id)
-        with world.columns(1, 0) as columns:
+        info = inspect_env(env_id)
+        with info.columns(1, 0) as columns:
             inner = columns._envs[0].unwrapped.action_space
             assert inner.contains(9) != checked

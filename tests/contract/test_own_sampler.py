@@ -28,7 +28,7 @@ class TwoBlocks:
 
     @staticmethod
     def make(spec, config):
-        return make_serial(spec.world, spec.network, spec.rollout, spec.seed, blocks=2)
+        return make_serial(spec.env_info, spec.network, spec.rollout, spec.seed, blocks=2)
 
 
 def config_of(**options):

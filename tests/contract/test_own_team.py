@@ -222,7 +222,7 @@ def test_blocks_and_workers_hold_whole_environments_and_sample_the_same():
     config, made = config_of(), []
     with build(config) as parts:
         parts.sampler.close()
-        serial = make_serial(parts.world, parts.network, parts.spec, config.seed, blocks=2)
+        serial = make_serial(parts.env_info, parts.network, parts.spec, config.seed, blocks=2)
         serial.publish(parts.learner.weights, 0)
         for _ in range(3):
             made.append({k: v.copy() for k, v in serial.collect().arrays().items()})

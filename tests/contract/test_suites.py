@@ -23,7 +23,7 @@ from worlds import serial_of
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.maker import look_at, make_columns
+from paceline.envs.maker import inspect_env, make_columns
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import ActorCritic, Policy
 from paceline.policy.agent import Agent
@@ -157,8 +157,8 @@ def test_what_is_stored_is_what_the_spaces_say(case):
     if isinstance(space, gym.spaces.Box):
         for seen in rows["obs"].reshape(-1, *case.obs[0]):
             assert space.contains(seen.astype(space.dtype))
-    world = look_at(case.env_id, **case.options)
-    assert (world.obs_spec, world.act_spec, world.resume) == (spec, act, case.resume)
+    info = inspect_env(case.env_id, **case.options)
+    assert (info.obs_spec, info.act_spec, info.resume) == (spec, act, case.resume)
 
 
 @pytest.mark.parametrize("case", cases(slow=MORE_ATARI))
@@ -276,7 +276,7 @@ def test_ataris_options_reach_it(case):
         ({"stack_num": 2}, (2, 84, 84), 1),
     ):
         assert played(case, rows=1, columns=1, kwargs=kwargs)["obs"].shape == (2, 1, *shape)
-        assert look_at(case.env_id, kwargs=kwargs).obs_spec.stack == stack
+        assert inspect_env(case.env_id, kwargs=kwargs).obs_spec.stack == stack
 
 
 @pytest.mark.parametrize("sticky", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -354,7 +354,7 @@ import sys
 
 import numpy as np
 
-from paceline.envs import atari
+from paceline.envs.suites import atari
 from paceline.envs.maker import make_columns
 from paceline.rollout import Rollout
 
@@ -426,8 +426,8 @@ def followed(columns, actions, obs):
 def test_an_evaluation_counts_each_episode_of_the_suite_once(case, monkeypatch):
     """Five, in two columns: the first has three of them, whichever end first."""
     monkeypatch.setattr(evaluation, "SIDE_BY_SIDE", 2)
-    world = look_at(case.env_id, **case.options)
-    network = NetworkSpec(world.obs_spec.seen, world.act_spec, (8,), pictures="mlp")
+    info = inspect_env(case.env_id, **case.options)
+    network = NetworkSpec(info.obs_spec.seen, info.act_spec, (8,), pictures="mlp")
     module = ActorCritic(network)
     module.initialize(4)
     weights = {name: weight.numpy() for name, weight in module.named_weights().items()}
@@ -435,7 +435,7 @@ def test_an_evaluation_counts_each_episode_of_the_suite_once(case, monkeypatch):
     found = paceline.evaluate(agent, case.env_id, 5, **case.options)
     oracle, actor = case.oracle(2, evaluation.EVALUATION_SEED, 0), agent.actor(2)
     parameters = np.empty((2, actor.head.size), np.float32)
-    action = np.empty((2, *world.act_spec.stored[0]), world.act_spec.stored[1])
+    action = np.empty((2, *info.act_spec.stored[0]), info.act_spec.stored[1])
     obs, totals, lengths = oracle.reset(), [[0.0], [0.0]], [[0], [0]]
     frames = [[one] * case.stack for one in obs]
     while min(map(len, totals)) < 4:
@@ -463,8 +463,8 @@ def test_an_evaluation_ends_where_episodes_do_not(env_id, monkeypatch):
     if env_id.startswith("envpool"):
         pytest.importorskip("envpool")
     monkeypatch.setattr(evaluation, "NO_LIMIT", 30)
-    world = look_at(env_id)
-    network = NetworkSpec(world.obs_spec.seen, world.act_spec, ())
+    info = inspect_env(env_id)
+    network = NetworkSpec(info.obs_spec.seen, info.act_spec, ())
     weights = {
         name: weight.detach().numpy()
         for name, weight in ActorCritic(network).named_weights().items()

@@ -103,7 +103,7 @@ def in_blocks(size, options):
         given = parts.network, config.algorithm, optimizer, Local(), plan, columns
         learner = Learner(*given, torch.device("cpu"))
         spec = replace(parts.spec, columns=columns)
-        sampler = make_serial(parts.world, parts.network, spec, config.seed, blocks=size)
+        sampler = make_serial(parts.env_info, parts.network, spec, config.seed, blocks=size)
         sampler.publish(learner.weights, learner.version)
         with closing(sampler):
             yield replace(parts, sampler=sampler, learner=learner)

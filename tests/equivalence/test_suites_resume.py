@@ -24,7 +24,7 @@ from suites import missing
 from test_workers_equal_serial import assert_same, by_workers, in_blocks, turn
 
 import paceline
-from paceline.envs import atari
+from paceline.envs.suites import atari
 
 pytestmark = pytest.mark.timeout(120)
 

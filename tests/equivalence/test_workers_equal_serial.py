@@ -53,7 +53,7 @@ def in_blocks(config, blocks=WORKERS):
     """The same run within this process, its columns acting in as many blocks."""
     with build(config) as parts:
         parts.sampler.close()
-        given = parts.world, parts.network, parts.spec, config.seed
+        given = parts.env_info, parts.network, parts.spec, config.seed
         sampler = make_serial(*given, blocks=blocks)
         sampler.publish(parts.learner.weights, parts.learner.version)
         try:

@@ -16,7 +16,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorE
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.maker import look_at
+from paceline.envs.maker import inspect_env
 from paceline.envs.native import NativeColumns
 from paceline.envs.suites.gym_vector import GymBatch
 from paceline.errors import Diverged, EnvironmentFailed, PacelineError
@@ -463,8 +463,8 @@ class FailingSeeds(CartPoleEnv):
 
 @pytest.fixture
 def agent():
-    world = look_at("CartPole-v1")
-    network = NetworkSpec(world.obs_spec, world.act_spec, (8,))
+    info = inspect_env("CartPole-v1")
+    network = NetworkSpec(info.obs_spec, info.act_spec, (8,))
     module = ActorCritic(network)
     module.initialize(0)
     return Agent(network, {name: array.numpy() for name, array in module.named_weights().items()})

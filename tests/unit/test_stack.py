@@ -307,7 +307,7 @@ def test_a_learner_sees_what_the_policy_saw_when_it_acted(name):
     layout, size, masked, options = RUNS[name]
     with build(config_of(layout, size, masked, options)) as parts:
         opinionated(parts)
-        learner, stored = parts.learner, parts.world.obs_spec
+        learner, stored = parts.learner, parts.env_info.obs_spec
         seen, ends = watched(parts), 0
         for _ in range(3):
             seen.clear()

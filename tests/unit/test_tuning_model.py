@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline import Config
-from paceline.envs.maker import look_at
+from paceline.envs.maker import inspect_env
 from paceline.tools.bench.tuning.bursts import Burst, Stepping, found_in, stepped_alone
 from paceline.tools.bench.tuning.constants import fitted, phases_of
 from paceline.tools.bench.tuning.model import (
@@ -310,7 +310,7 @@ def test_the_first_moments_of_a_burst_do_not_count():
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Taxi-v4"])
 def test_environments_are_stepped_alone_with_valid_actions(env_id):
     config = Config(env_id=env_id)
-    found = stepped_alone(look_at(env_id), config, 2, 0.05)
+    found = stepped_alone(inspect_env(env_id), config, 2, 0.05)
     assert 1e-7 < found.step < 1e-2 and 0 <= found.reset < 1e-1
     assert found.of(10, 1) == pytest.approx(10 * found.step + found.reset)
 

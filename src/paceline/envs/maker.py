@@ -55,7 +55,7 @@ def source_of(
 
 
 @dataclass(frozen=True)
-class World:
+class EnvInfo:
     """An environment as a run needs to know it: what it looks like, and how columns are made."""
 
     env_id: EnvId
@@ -72,11 +72,11 @@ class World:
         return make_columns(self.env_id, num_envs, seed, first_column, **more)
 
 
-def look_at(env_id: EnvId, **options: Any) -> World:
+def inspect_env(env_id: EnvId, **options: Any) -> EnvInfo:
     """Make one such environment to see what it is like."""
     with closing(make_columns(env_id, 1, **options)) as columns:
         specs = columns.obs_spec, columns.act_spec
-        return World(env_id, options, *specs, columns.resume, columns.columns_per_env)
+        return EnvInfo(env_id, options, *specs, columns.resume, columns.columns_per_env)
 
 
 def make_columns(

@@ -16,7 +16,7 @@ from ..config.schema import Config, seconds
 from ..distributed import Sync
 from ..distributed.beat import beating
 from ..distributed.local import Local
-from ..envs.maker import World, look_at
+from ..envs.maker import EnvInfo, inspect_env
 from ..envs.spaces import ActionSpec, ObservationSpec
 from ..errors import BadInput, LostRank
 from ..learning.compiler import COMPILER_PATIENCE, compilers_ended_after, why_not_compiled
@@ -44,13 +44,13 @@ class Parts:
     topology: Topology
     network: NetworkSpec
     choices: Choices
-    world: World
+    env_info: EnvInfo
     spec: RolloutSpec
 
 
-def world_of(config: Config) -> World:
+def env_info_of(config: Config) -> EnvInfo:
     """Its environment, looked at."""
-    return look_at(config.env_id, **vars(config.env))
+    return inspect_env(config.env_id, **vars(config.env))
 
 
 def make_sync(config: Config, topology: Topology) -> Sync:
@@ -73,22 +73,22 @@ def make_sync(config: Config, topology: Topology) -> Sync:
 def build(
     config: Config,
     kept: Choices | None = None,
-    world: World | None = None,
+    env_info: EnvInfo | None = None,
     sync: Sync | None = None,
     topology: Topology | None = None,
 ) -> Iterator[Parts]:
     """Make everything, compiled and ready for the first step; close it at the end.
 
-    `kept` are the choices of the run that is resumed; `world`, if it has been looked at already.
+    `kept` are the choices of the run that is resumed; `env_info`, if it has been looked at already.
     """
-    world, sync, topology = (
-        world or world_of(config),
+    env_info, sync, topology = (
+        env_info or env_info_of(config),
         sync or Local(),
         topology or topology_of(config),
     )
     with ExitStack() as stack:
         stack.enter_context(memory_told(config))
-        network = network_for(config, world.obs_spec.seen, world.act_spec)
+        network = network_for(config, env_info.obs_spec.seen, env_info.act_spec)
         choices = Choices(**sync.gather(asdict(kept or choose(config, network, topology)))[0])
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learnt on cuda, and torch sees no GPU here")
@@ -100,21 +100,21 @@ def build(
             keep_memory()
         learner_cpus, worker_cpus = cpus_of(config, choices.threads, topology)
         stack.enter_context(bound(learner_cpus))
-        learner = _learner(config, network, sync, topology, choices, world)
+        learner = _learner(config, network, sync, topology, choices, env_info)
         network = learner.module.spec  # with a value head for each return
-        spec = rollout_spec(config, world, network, learner.module.policy.carry_size)
+        spec = rollout_spec(config, env_info, network, learner.module.policy.carry_size)
         if choices.compiled and not _all_warmed_up(
-            learner, blank_rollout(spec, world.obs_spec), config
+            learner, blank_rollout(spec, env_info.obs_spec), config
         ):
             choices = replace(choices, compiled=False)
-            learner = _learner(config, network, sync, topology, choices, world)
+            learner = _learner(config, network, sync, topology, choices, env_info)
         sampler = None
         if topology.learns:
-            given = config, world, network, spec, len(learner.weights), worker_cpus
+            given = config, env_info, network, spec, len(learner.weights), worker_cpus
             sampler = make_sampler(*given, sync, topology)
             stack.callback(_close, sampler)
             sampler.publish(learner.weights, learner.version)
-        yield Parts(sampler, learner, sync, topology, network, choices, world, spec)
+        yield Parts(sampler, learner, sync, topology, network, choices, env_info, spec)
 
 
 def _close(sampler: Sampler) -> None:
@@ -124,7 +124,7 @@ def _close(sampler: Sampler) -> None:
 
 def make_sampler(
     config: Config,
-    world: World,
+    env_info: EnvInfo,
     network: NetworkSpec,
     spec: RolloutSpec,
     weights: int,
@@ -134,7 +134,7 @@ def make_sampler(
 ) -> Sampler:
     """The sampler that the configuration asks for; `weights` is how many are published."""
     given = PoolSpec(
-        world=world,
+        env_info=env_info,
         network=network,
         weights=weights,
         workers=config.workers,
@@ -150,20 +150,22 @@ def make_sampler(
     return config.entry("sampler").make(given, config)
 
 
-def rollout_spec(config: Config, world: World, network: NetworkSpec, carry: int) -> RolloutSpec:
+def rollout_spec(
+    config: Config, env_info: EnvInfo, network: NetworkSpec, carry: int
+) -> RolloutSpec:
     """What one learner's rollouts hold; `carry` is what its policy's memory does, in floats."""
     # Where values nearly come for free with acting, the learner need not compute them.
     tells_value = network.acts_with_value and not config.algorithm.needs_log_ratio
     return RolloutSpec(
         steps=config.rollout_steps,
-        columns=config.columns * world.columns_per_env,
-        obs=world.obs_spec.stored,
-        action=world.act_spec.stored,
-        history=world.obs_spec.history,
+        columns=config.columns * env_info.columns_per_env,
+        obs=env_info.obs_spec.stored,
+        action=env_info.act_spec.stored,
+        history=env_info.obs_spec.history,
         values=network.value_heads if tells_value else 0,
         carry=carry,
         segment=(config.memory_segment or 1) if carry else 1,
-        columns_per_env=world.columns_per_env,
+        columns_per_env=env_info.columns_per_env,
     )
 
 
@@ -226,7 +228,7 @@ def _learner(
     sync: Sync,
     topology: Topology,
     choices: Choices,
-    world: World,
+    env_info: EnvInfo,
 ) -> Learner:
     plan = Plan(
         epochs=config.epochs,
@@ -245,8 +247,15 @@ def _learner(
     device = torch.device(choices.device, index) if index is not None else torch.device("cpu")
     make_bonus = None if config.bonus is None else partial(config.made, "bonus")
     return Learner(
-        *(network, config.algorithm, optimizer, sync, plan, config.columns * world.columns_per_env),
-        *(device, world.obs_spec, make_bonus),
+        *(
+            network,
+            config.algorithm,
+            optimizer,
+            sync,
+            plan,
+            config.columns * env_info.columns_per_env,
+        ),
+        *(device, env_info.obs_spec, make_bonus),
     )
 
 

@@ -207,7 +207,7 @@ class Recorder:
     def _evaluate(self) -> evaluation.EvalResult:
         parts, config = self._parts, self._config
         agent, heartbeat = Agent(parts.network, self._weights()), parts.sync.heartbeat
-        where = parts.world.env_id, parts.world.options
+        where = parts.env_info.env_id, parts.env_info.options
         with interruptible():
             result = evaluation.run(agent, *where, config.eval_episodes, heartbeat=heartbeat)
         name = f"checkpoints/{self._progress.iter:08d}"

@@ -20,7 +20,7 @@ from ..config.resolve import fitted
 from ..config.schema import BUDGETS, Config
 from ..config.text import printable, several
 from ..distributed import Sync
-from ..envs.maker import World
+from ..envs.maker import EnvInfo
 from ..envs.replaying import Difference
 from ..envs.space_text import mismatch
 from ..errors import BadInput, Diverged, EnvironmentFailed, StoppedEarly
@@ -36,7 +36,7 @@ from ..storage.arrays import fitting, part, taken
 from ..storage.files import shown
 from ..storage.lock import locked
 from .budget import Budget, Progress
-from .build import Parts, build, world_of
+from .build import Parts, build, env_info_of
 from .choices import warn_of_crowding
 from .directory import CONFIG, add_to_run, claim, fixed, read_run, rewind
 from .meter import Meter
@@ -67,12 +67,12 @@ def start(
 ) -> Iterator[Report]:
     """A run from its beginning, in a new folder if none is given; `asked` for at that time."""
     with interruptible():
-        world = world_of(config)
-    config = fitted(config, world.obs_spec, world.act_spec)
+        env_info = env_info_of(config)
+    config = fitted(config, env_info.obs_spec, env_info.act_spec)
     _agree_on(config, sync)
     with ExitStack() as stack:
         with interruptible():
-            parts = stack.enter_context(build(config, None, world, sync, topology))
+            parts = stack.enter_context(build(config, None, env_info, sync, topology))
         if config.init_from:
             _start_from(config.init_from, parts)
         if topology.writes:
@@ -104,10 +104,10 @@ def go_on(
         sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
         found: Found | None = sent and (Path(sent[0]), checkpoint.Checkpoint(**sent[1]))
         with interruptible():
-            world = world_of(config)
+            env_info = env_info_of(config)
             if found is not None:
-                _refuse_other_spaces(*found, world)
-            parts = stack.enter_context(build(config, choices, world, sync, topology))
+                _refuse_other_spaces(*found, env_info)
+            parts = stack.enter_context(build(config, choices, env_info, sync, topology))
         progress = Progress()
         if found is not None:
             progress = _restore(*found, config, parts)
@@ -147,10 +147,10 @@ def _note_eager(folder: Path, parts: Parts) -> None:
         raise StoppedEarly(f"{folder} can't be written: {error.strerror}") from None
 
 
-def _refuse_other_spaces(path: Path, found: checkpoint.Checkpoint, world: World) -> None:
+def _refuse_other_spaces(path: Path, found: checkpoint.Checkpoint, env_info: EnvInfo) -> None:
     """The policy was made for the environment as it was."""
     network = saved_network(path, found)
-    changed = mismatch((network.obs, network.act), (world.obs_spec.seen, world.act_spec))
+    changed = mismatch((network.obs, network.act), (env_info.obs_spec.seen, env_info.act_spec))
     if changed:
         role, was, now = changed
         raise BadInput(
@@ -175,7 +175,7 @@ def _agree_on(config: Config, sync: Sync) -> None:
 def _introduce(config: Config, folder: Path, parts: Parts) -> None:
     """What is about to run, and on what."""
     choices, sync = parts.choices, parts.sync
-    if parts.world.resume == "none":
+    if parts.env_info.resume == "none":
         log.warning(
             f"the state of {config.env_name} can't be saved: a run that is resumed from a "
             "checkpoint begins new episodes, and so does not go on exactly as it would have"

@@ -17,7 +17,7 @@ from ..envs import Columns
 from ..envs.frame_stack import Window
 from ..envs.frame_stack import latest as history
 from ..envs.guards import end_if_forked
-from ..envs.maker import World
+from ..envs.maker import EnvInfo
 from ..envs.replaying import Difference
 from ..envs.spaces import ObservationSpec
 from ..policy.actor import Actor, make_actor
@@ -144,7 +144,7 @@ class Block:
 
 
 def make_block(
-    world: World,
+    env_info: EnvInfo,
     network: NetworkSpec,
     spec: RolloutSpec,
     seed: int,
@@ -152,7 +152,7 @@ def make_block(
     heartbeat: Heartbeat,
     threads: int = 1,
 ) -> Block:
-    columns = world.columns(spec.num_envs, seed, first_column, threads)
+    columns = env_info.columns(spec.num_envs, seed, first_column, threads)
     try:
         return Block(columns, make_actor(network, spec.columns), spec, seed, heartbeat)
     except BaseException:
@@ -216,8 +216,8 @@ EPISODE = [name for name, entry in FIELDS.items() if entry["kept"] == "episode"]
 class Ledger:
     """Where a block stood after each rollout, and the rows of its open episodes: see `FIELDS`."""
 
-    def __init__(self, world: World, spec: RolloutSpec) -> None:
-        self._world, self._spec = world, spec
+    def __init__(self, env_info: EnvInfo, spec: RolloutSpec) -> None:
+        self._env_info, self._spec = env_info, spec
         self._rows: dict[str, deque[Array]] = {name: deque() for name in EPISODE}
         """of the latest rollouts, as far back as any open episode reaches"""
         self._oldest = 0
@@ -236,13 +236,13 @@ class Ledger:
 
     def note(self, rollout: Rollout, counters: Mark) -> Mark:
         """A rollout has come in; returns where the columns stand after it."""
-        spec = self._world.obs_spec
+        spec = self._env_info.obs_spec
         arrays = rollout.arrays()
         last = {name: arrays[name][-1] for name in LAST if len(arrays[name])}
         self.now = counters | last_rows(spec, last)
         if spec.stack > 1:
             self.now["before"] = history(spec, rollout)
-        if self._world.resume == "replay":
+        if self._env_info.resume == "replay":
             row = min(int(mark["started"].min()) for mark in (self.published, self.now))
             for name, rows in self._rows.items():
                 rows.append(arrays[name].copy())
@@ -255,7 +255,7 @@ class Ledger:
 
     def state(self, mark: Mark) -> Mark:
         """With `actions`, the open episodes' own, one column after the other."""
-        if not mark or self._world.resume != "replay":
+        if not mark or self._env_info.resume != "replay":
             return dict(mark)
         found = dict(mark)
         begins = mark["started"] - self._oldest
@@ -273,7 +273,7 @@ class Ledger:
         taken = {f"{name}s" for name in self._rows}
         self.now = {name: array for name, array in state.items() if name not in taken}
         self.published = self.now
-        if self._world.resume != "replay":
+        if self._env_info.resume != "replay":
             return
         # Rows before the open episodes' are never asked for again; each column's own are put back.
         steps = open_steps(state)
@@ -301,7 +301,7 @@ class Ledger:
         template = {"row": number, "episode": count, "started": count, "ended": flag}
         template |= {"total": np.zeros(len(count)), "length": count, "rollouts": number}
         # What an environment keeps of itself is its own affair, and of no fixed shape.
-        spec = self._world.obs_spec
+        spec = self._env_info.obs_spec
         template |= last_rows(spec, {name: self._blank(name, 1)[0] for name in LAST})
         if spec.stack > 1:
             template["before"] = self._blank("before", spec.history[0])
@@ -312,7 +312,7 @@ class Ledger:
                 raise ValueError(f"{name} is {state[name].tolist()}")
         if (state["started"] > row).any() or (state["episode"] < -1).any():
             raise ValueError(f"an episode is said to start after row {row}")
-        if self._world.resume == "replay":
+        if self._env_info.resume == "replay":
             needed = int(open_steps(state).sum()) * self._spec.columns_per_env
             for name in self._rows:
                 like = self._blank(name, 0)[:, 0]

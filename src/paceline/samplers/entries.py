@@ -40,7 +40,7 @@ class SerialSampler:
         from .serial import make_serial
 
         return make_serial(
-            spec.world,
+            spec.env_info,
             spec.network,
             spec.rollout,
             spec.seed,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ..envs.maker import World
+from ..envs.maker import EnvInfo
 from ..envs.replaying import Difference
 from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
@@ -22,7 +22,7 @@ TICK = 0.5
 class PoolSpec:
     """All that a pool is made from. Columns are divided equally among the workers, in order."""
 
-    world: World
+    env_info: EnvInfo
     network: NetworkSpec
     weights: int
     """floats that are published"""
@@ -70,10 +70,10 @@ class PoolSpec:
 
     def make_block(self, worker: int, heartbeat: Heartbeat) -> Block:
         first = self.columns_of(worker).start
-        return make_block(self.world, self.network, self.each, self.seed, first, heartbeat)
+        return make_block(self.env_info, self.network, self.each, self.seed, first, heartbeat)
 
     def make_ledgers(self) -> list[Ledger]:
-        return [Ledger(self.world, self.each) for _ in range(self.workers)]
+        return [Ledger(self.env_info, self.each) for _ in range(self.workers)]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ PRELOAD_TORCH = ["paceline.policy.torch_actor"]
 
 def start_workers(spec: PoolSpec) -> ProcessPool:
     """The memory of a pool, and its processes."""
-    common = by_value((spec, registered(spec.world.env_id)), "leave num_workers at 0")
+    common = by_value((spec, registered(spec.env_info.env_id)), "leave num_workers at 0")
     with ExitStack() as stack:
         try:
             file = nameless_file()

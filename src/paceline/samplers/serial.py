@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..envs.maker import World
+from ..envs.maker import EnvInfo
 from ..envs.replaying import Difference
 from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
@@ -78,7 +78,7 @@ class Serial:
 
 
 def make_serial(
-    world: World,
+    env_info: EnvInfo,
     network: NetworkSpec,
     spec: RolloutSpec,
     seed: int,
@@ -94,9 +94,9 @@ def make_serial(
     try:
         for number in range(blocks):
             first = first_column + number * width
-            made.append(make_block(world, network, each, seed, first, heartbeat, threads))
+            made.append(make_block(env_info, network, each, seed, first, heartbeat, threads))
     except BaseException:
         for block in made:
             block.close()
         raise
-    return Serial(made, [Ledger(world, each) for _ in made], Rollout.placed(spec).wiped())
+    return Serial(made, [Ledger(env_info, each) for _ in made], Rollout.placed(spec).wiped())

@@ -14,7 +14,7 @@ from ...config.schema import Config
 from ...errors import BadInput
 
 if TYPE_CHECKING:
-    from ...envs.maker import World
+    from ...envs.maker import EnvInfo
 
 
 def whole_from(text: str, least: int = 1, most: int = 10**9) -> int:
@@ -55,13 +55,13 @@ def held(folder: Path) -> list[str]:
         raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None
 
 
-def looked_at(config: Config) -> tuple[Config, World]:
+def looked_at(config: Config) -> tuple[Config, EnvInfo]:
     """With what suits its environment filled in; which may not leave us in another directory."""
-    from ...envs.maker import look_at
+    from ...envs.maker import inspect_env
 
     here = Path.cwd()
     try:
-        world = look_at(config.env_id, **vars(config.env))
+        env_info = inspect_env(config.env_id, **vars(config.env))
     finally:
         os.chdir(here)
-    return fitted(config, world.obs_spec, world.act_spec), world
+    return fitted(config, env_info.obs_spec, env_info.act_spec), env_info

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ....config.schema import Config
-from ....envs.maker import World
+from ....envs.maker import EnvInfo
 from ....rollout import Array, Rollout
 from ..launch import RunFailed, gist, train
 from ..measure import Lines, measured, read_lines
@@ -103,13 +103,13 @@ def found_in(lines: Lines, shape: Shape) -> Burst:
     )
 
 
-def stepped_alone(world: World, config: Config, num_envs: int, seconds: float) -> Stepping:
+def stepped_alone(env_info: EnvInfo, config: Config, num_envs: int, seconds: float) -> Stepping:
     """Step environments in this process for a while, with actions that are valid but random."""
     draw = np.random.default_rng(config.seed)
     plain, resetting = [0.0, 0], [0.0, 0.0, 0]
-    with closing(world.columns(num_envs, config.seed)) as columns:
+    with closing(env_info.columns(num_envs, config.seed)) as columns:
         out = Rollout.allocate(
-            LONGEST_ROLLOUT, num_envs, world.obs_spec.stored, world.act_spec.stored
+            LONGEST_ROLLOUT, num_envs, env_info.obs_spec.stored, env_info.act_spec.stored
         )
         columns.reset(out.obs[-1])
         until = time.perf_counter() + seconds
@@ -117,7 +117,7 @@ def stepped_alone(world: World, config: Config, num_envs: int, seconds: float) -
             out.turn()
             for t in range(out.steps):
                 resets = int(np.sum(columns.ended))
-                actions = columns.adapt(_random_actions(draw, world, out.obs[t]))
+                actions = columns.adapt(_random_actions(draw, env_info, out.obs[t]))
                 began = time.perf_counter()
                 columns.step(t, actions, out)
                 took = time.perf_counter() - began
@@ -132,14 +132,14 @@ def stepped_alone(world: World, config: Config, num_envs: int, seconds: float) -
     return Stepping(step=step, reset=max(0.0, resetting[0] - others * step) / resetting[1])
 
 
-def _random_actions(draw: np.random.Generator, world: World, obs: Array) -> Array:
+def _random_actions(draw: np.random.Generator, env_info: EnvInfo, obs: Array) -> Array:
     """[B, ...] as a policy gives them, and none that a mask forbids."""
-    act, columns = world.act_spec, len(obs)
+    act, columns = env_info.act_spec, len(obs)
     if act.kind == "box":
         return draw.uniform(-1, 1, (columns, act.size)).astype(np.float32)
     scores = draw.random((columns, sum(act.choices)))
-    if world.obs_spec.mask:
-        scores *= world.obs_spec.split(obs)["mask"]
+    if env_info.obs_spec.mask:
+        scores *= env_info.obs_spec.split(obs)["mask"]
     ends = np.cumsum(act.choices)[:-1]
     chosen = np.stack([part.argmax(1) for part in np.split(scores, ends, 1)], 1)
     return chosen if act.kind == "multi" else chosen[:, 0]

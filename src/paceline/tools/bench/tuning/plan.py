@@ -12,7 +12,7 @@ from typing import Any
 from ....config.flags import ConfigParser, config_parser, nested
 from ....config.resolve import resolve
 from ....config.schema import BUDGETS, Config, parse_duration, parse_steps, seconds
-from ....envs.maker import World
+from ....envs.maker import EnvInfo
 from ....errors import BadInput
 from ....processes.hardware import available_cpus
 from ..arguments import looked_at
@@ -40,7 +40,7 @@ class Plan:
 
     base: Config
     """the training as it is"""
-    world: World
+    env_info: EnvInfo
     given: dict[str, str]
     """options that were given, a configuration's file among them"""
     file: Mapping[str, Any]
@@ -111,11 +111,11 @@ def plan_of(arguments: list[str]) -> Plan:
             raise BadInput(f"--{name.replace('_', '-')} is {given[name]!r}, and {hint}")
     file = parser.file
     flags = {name: value for name, value in given.items() if name != "config"}
-    base, world = looked_at(resolve(file, nested(flags)))
-    large = bool(world.obs_spec.images) or base.own_encoder is not None
+    base, env_info = looked_at(resolve(file, nested(flags)))
+    large = bool(env_info.obs_spec.images) or base.own_encoder is not None
     plan = Plan(
         base=base,
-        world=world,
+        env_info=env_info,
         given=given,
         file=file,
         allowed=_allowed(base, own["max_batch"], own["min_rollout_steps"], own["mode"], large),

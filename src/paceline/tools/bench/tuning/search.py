@@ -36,7 +36,7 @@ class Search:
     """From the training as it is to the fastest way of running it."""
 
     def __init__(self, plan: Plan, scratch: Path) -> None:
-        network = network_for(plan.base, plan.world.obs_spec.seen, plan.world.act_spec)
+        network = network_for(plan.base, plan.env_info.obs_spec.seen, plan.env_info.act_spec)
         choices = choose(plan.base, network, topology_of(plan.base))
         self._plan, self._here = plan, available_cpus()
         self.base = replace(plan.shape, threads=choices.threads)
@@ -45,7 +45,7 @@ class Search:
         """in which the finalists took turns"""
         self._finals: list[dict[Shape, float]] = []
         envs, while_ = min(plan.shape.envs, 16), min(1.0, self.runs.seconds)
-        self._stepping = stepped_alone(plan.world, plan.base, envs, while_)
+        self._stepping = stepped_alone(plan.env_info, plan.base, envs, while_)
 
     # What the model needs to know.
 
