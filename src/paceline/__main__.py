@@ -5,7 +5,7 @@ import sys
 if not sys.flags.safe_path:
     del sys.path[0]  # the current directory, which `-m` puts there
 
-from .cli.commands import main
+from .cli import main
 
 if __name__ == "__main__":
     main()

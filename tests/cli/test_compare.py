@@ -620,7 +620,7 @@ def test_an_error_of_the_system_that_names_no_file_is_not_the_users(monkeypatch)
     def broken(arguments):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(cli, "_list", broken)
+    monkeypatch.setattr("paceline.cli.listing.command", broken)
     with pytest.raises(OSError, match="Input/output"):
         cli.run(["list"])
 

@@ -258,7 +258,7 @@ def test_nesting_of_any_depth_is_refused_with_a_sentence(tmp_path, depth, key):
 def command(shell, monkeypatch, capsys):
     """`paceline train` within this process: (exit code or what escaped, stdout, stderr)."""
     monkeypatch.chdir(shell.folder)
-    monkeypatch.setattr(cli, "_follow", lambda *_: pytest.fail("it was accepted"))
+    monkeypatch.setattr("paceline.cli.train.follow", lambda *_: pytest.fail("it was accepted"))
 
     def train(file):
         try:

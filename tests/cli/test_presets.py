@@ -107,5 +107,5 @@ def test_the_lander_is_the_same_preset_in_both_forms():
 
 
 def test_every_file_is_in_the_package_and_none_elsewhere():
-    folder = Path(paceline.__file__).parent / "presets"
+    folder = Path(paceline.__file__).parent / "config" / "presets"
     assert {path.parent.name for path in folder.glob("*/*.yaml")} == {"ppo", "a2c", "impala"}

@@ -1,1 +1,5 @@
-"""The command line."""
+"""The `paceline` command."""
+
+from .commands import main
+
+__all__ = ["main"]

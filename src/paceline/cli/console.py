@@ -1,4 +1,4 @@
-"""Console: what a user sees of a run while it goes on."""
+"""Progress of a run on the terminal."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import Any, TextIO
 
 from ..run.metrics import LEARNING, Report
 
-MOST_METRICS = 4
-"""That are shown beside those which every report has."""
+EXTRA_METRICS = 4
+"""Metrics of bonuses, memories, teams and user losses that fit on the line."""
 
 
 class Console:
-    """Live progress on a terminal; plain lines, a few seconds apart, when piped."""
+    """Live progress on a terminal; a plain line every few seconds when piped."""
 
-    EVERY = 2.0
+    INTERVAL = 2.0
+    """seconds between two plain lines"""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout or _nowhere()
+        self._stream = stream or sys.stdout or _devnull()
         self._live: Any = None
         self._printed = -math.inf
         self._fps = 0.0
@@ -35,7 +36,7 @@ class Console:
             self._live.start()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._live is not None:
             plain = {"highlight": False, "markup": False, "soft_wrap": True}
             self._try(lambda: self._live.console.print(text, **plain))
@@ -43,7 +44,7 @@ class Console:
             self._try(lambda: print(text, file=self._stream, flush=True))
 
     def line(self, text: str) -> bool:
-        """A line that the next one takes the place of; False where there can be none."""
+        """Print a line that the next one replaces; False if this is no terminal."""
         if self._live is None:
             return False
         from rich.text import Text
@@ -52,23 +53,23 @@ class Console:
         return True
 
     def _try(self, write: Callable[[], Any]) -> None:
-        """A reader or a terminal that has gone, or a full disk, is no reason to stop training."""
+        """A closed pipe or terminal, or a full disk, does not stop training."""
         try:
             write()
-        except (OSError, ValueError):  # closed by whoever read it, or by an environment
+        except (OSError, ValueError):  # ValueError: an environment has closed the stream
             with suppress(ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            self._stream = _nowhere()
+            self._stream = _devnull()
 
     def show(self, report: Report) -> None:
-        """Progress so far."""
+        """Update the progress."""
         self._smooth(report)
         spent = report.fraction
         left = clock(report.time * (1 - spent) / spent if spent > 0 else math.inf)
         score = "–" if report.recent_return is None else f"{report.recent_return:.1f}"
         if self._live is not None:
             self._try(lambda: self._live.update(self._panel(report, score, left)))
-        elif spent >= 1 or time.monotonic() - self._printed >= self.EVERY:
+        elif spent >= 1 or time.monotonic() - self._printed >= self.INTERVAL:
             self._printed = time.monotonic()
             self.say(
                 f"{spent:4.0%}  {report.steps:>10,} steps  {self._fps:>9,.0f} steps/s  "
@@ -76,7 +77,7 @@ class Console:
             )
 
     def _smooth(self, report: Report) -> None:
-        """A rate that does not jump, and the shares of the phases."""
+        """Moving averages of the rate and of the phases' shares of the time."""
         weight = 0.1 if self._fps else 1.0
         self._fps += weight * (report.fps - self._fps)
         phases = report.t_rollout + report.t_learn + report.t_sync + report.t_other
@@ -104,14 +105,14 @@ class Console:
         return rows
 
     def _details(self, report: Report) -> str:
-        """Shares of the phases; and metrics of bonuses, memories, teams and users' own losses."""
+        """The phases' shares of the time, and metrics that not every run has."""
         shown = {name: share for name, share in self._shares.items() if share >= 0.005}
         wait = shown.pop("wait", None)
         parts = [f"{name} {share:.0%}" for name, share in shown.items()]
-        if wait is not None:  # a part of the rollout's
+        if wait is not None:  # a part of rollout
             parts.insert(1, f"(waiting {wait:.0%})")
         own = [f"{n} {v:.3g}" for n, v in report.metrics.items() if n not in LEARNING]
-        return "  ".join([*parts, *own[:MOST_METRICS]])
+        return "  ".join([*parts, *own[:EXTRA_METRICS]])
 
     def close(self) -> None:
         if self._live is not None:
@@ -119,8 +120,8 @@ class Console:
             self._live = None
 
 
-class Silence(Console):
-    """Of a rank that is not the first only warnings are shown."""
+class WarningConsole(Console):
+    """For ranks other than 0: prints warnings only, with the rank."""
 
     def __init__(self, rank: int) -> None:
         self._rank, self._live = rank, None
@@ -133,12 +134,12 @@ class Silence(Console):
         pass
 
 
-def _nowhere() -> TextIO:
-    """Standard output may have been closed."""
+def _devnull() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def clock(seconds: float) -> str:
+    """`1:02:03`, `2:03`, or `–` if infinite."""
     if not math.isfinite(seconds):
         return "–"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,14 +1,38 @@
-"""What there is to choose from, one line each, without importing any of it."""
+"""`paceline list`: every name that a configuration may choose, without importing any of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 
 from ..config.registry import ALGORITHMS, POOLS, SAMPLERS, SUITES, SYNCS
 from ..config.schema import PRESETS
+from ..errors import BadInput
+from .commands import HELP, USAGE
 
 Lines = Iterator[tuple[str, str]]
+
+
+def command(arguments: list[str]) -> int:
+    if HELP & set(arguments):
+        print(USAGE, end="")
+    elif arguments[:1] == ["envs"] and arguments[1:]:
+        _check_known("suite", arguments[1:], SUITES)
+        for suite in arguments[1:]:
+            print("\n".join(environments(suite)))
+    else:
+        _check_known("list", arguments, LISTS)
+        for name in arguments or LISTS:
+            print(f"{name}:")
+            for entry, text in LISTS[name]():
+                print(f"  {entry:<32} {text}")
+    return 0
+
+
+def _check_known(kind: str, names: list[str], known: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in known:
+            raise BadInput(f"{name}: there is no such {kind}; there are {', '.join(known)}")
 
 
 def _registered(registry: dict[str, tuple[str, str]]) -> Callable[[], Lines]:
@@ -16,14 +40,14 @@ def _registered(registry: dict[str, tuple[str, str]]) -> Callable[[], Lines]:
 
 
 def _presets() -> Lines:
-    """Each preset's first comment says where its values come from."""
+    """Each preset with its first comment, which says where its values come from."""
     for path in sorted(PRESETS.glob("*/*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         yield f"{path.parent.name} {path.stem}", first.removeprefix("#").strip()
 
 
 def environments(suite: str) -> list[str]:
-    """Every env_id of a suite, which is imported for it."""
+    """Every env_id of a suite, whose package is imported."""
     module = import_module(SUITES[suite][0].partition(":")[0])
     prefix = "" if suite == "gym" else f"{suite}:"
     return [prefix + name for name in module.names()]
