@@ -12,7 +12,8 @@ from paceline.envs.maker import EnvInfo, source_of
 from paceline.envs.spaces import action_spec
 from paceline.processes.heartbeat import Heartbeat
 from paceline.rollout import Rollout, RolloutSpec
-from paceline.samplers.block import Block, Ledger
+from paceline.samplers.block import Block
+from paceline.samplers.ledger import Ledger
 from paceline.samplers.serial import Serial
 
 

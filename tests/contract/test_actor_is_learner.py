@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.learning.step import compiler_missing
+from paceline.learning.compiler import compiler_missing
 from paceline.run.build import blank_rollout, build
 
 

@@ -15,8 +15,8 @@ from paceline.envs.columns import EnvColumns
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
+from paceline.learning.compiler import compiler_missing
 from paceline.learning.learner import Learner, Plan
-from paceline.learning.step import compiler_missing
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec
 from paceline.run.build import build

@@ -14,7 +14,7 @@ import paceline
 from paceline.envs.adapters import ObservationAdapter
 from paceline.envs.spaces import action_spec, observation_spec
 from paceline.errors import BadInput
-from paceline.learning.step import compiler_missing
+from paceline.learning.compiler import compiler_missing
 
 PAIRS = {
     **{

@@ -277,7 +277,7 @@ def test_twenty_preemptions_change_nothing(shell, reference, until):
 def test_a_compiled_run_that_is_killed_ends_as_if_it_had_not_been(shell):
     """The choice to compile is kept; compiled and eager steps differ in their last bits."""
     pytest.importorskip("torch")
-    from paceline.learning.step import compiler_missing
+    from paceline.learning.compiler import compiler_missing
 
     if missing := compiler_missing():
         pytest.skip(missing)

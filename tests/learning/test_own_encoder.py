@@ -12,7 +12,7 @@ from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
 from paceline.errors import BadInput
-from paceline.learning.step import compiler_missing
+from paceline.learning.compiler import compiler_missing
 
 
 def config_of(folder, encoder, env_id="CartPole-v1", **options):

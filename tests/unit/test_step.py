@@ -13,8 +13,9 @@ from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
 from paceline.learning.batch import Rows
+from paceline.learning.compiler import CACHE, compiler_missing
 from paceline.learning.optimizers import RMSprop
-from paceline.learning.step import CACHE, Objective, PolicyLoss, Step, compiler_missing
+from paceline.learning.step import Objective, PolicyLoss, Step
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.flat import Flat
 from paceline.policy.network import NetworkSpec

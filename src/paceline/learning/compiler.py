@@ -6,21 +6,64 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..processes.hardware import CACHE, compiled_cache, wanted_compiler
 
+Compiled = Callable[..., list[Tensor]]
 COMPILER_PATIENCE = 900.0
 """Seconds after which a compiler is taken to hang; on a busy machine it takes a minute or two."""
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 LITTLE_ROOM = 2**24
 """Bytes that a compiled step takes, with all that the compiler writes on its way."""
+
+
+def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Compiled:
+    """Trace `function` on inputs of the right shapes, and compile it for these shapes alone.
+
+    Straight to Inductor: `torch.compile` checks its guards at every call, which takes longer than
+    a whole optimiser step, and is three times as long in compiling.
+    """
+    from torch._inductor import codecache, config
+    from torch._inductor import compile as inductor
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # torch may have put its own choice there, in /tmp, which nobody asked for or cleans up.
+    if os.environ.get(CACHE) in (None, default_cache_dir()):
+        os.environ[CACHE] = compiled_cache()
+
+    config.compile_threads = 1  # no pool of processes to leave behind
+    headers = Path(os.environ[CACHE]) / "precompiled_headers"  # else in /tmp, come what may
+    codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
+    with torch.no_grad():
+        # Tracing executes the function, and what that changes must not be ours.
+        copies = [tensor.clone() for tensor in inputs]
+        return inductor(make_fx(function)(*copies), inputs)  # type: ignore[arg-type]
+
+
+def scalar(value: float) -> Tensor:
+    """A Python float would be compiled in as a constant."""
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def compiler_missing() -> str | None:
+    """Why compiled steps can't be had here, or None."""
+    wanted = wanted_compiler(os.environ.get("CXX"))
+    if not shutil.which(wanted):
+        return f"there is no C++ compiler {wanted} (install it, or name another with CXX)"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        return "Python's C headers are missing (install python3-dev)"
+    return None
 
 
 def why_not_compiled(error: BaseException) -> str:

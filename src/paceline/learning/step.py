@@ -7,28 +7,21 @@ the weights. R = rows.
 
 from __future__ import annotations
 
-import os
-import shutil
-import sysconfig
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, functionalize, grad
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..policy.actor_critic import ActorCritic, Carried
 from ..policy.flat import Flat
 from ..policy.prediction import Prediction
-from ..processes.hardware import CACHE, compiled_cache, wanted_compiler
 from ..rollout import Array, Rollout
 from .algorithms import Algorithm, Losses
 from .batch import Rows
+from .compiler import Compiled, compiled, scalar
 from .optimizers import Optimizer
-
-Compiled = Callable[..., list[Tensor]]
 
 
 class LossTerm(Protocol):
@@ -171,7 +164,7 @@ class Step:
         if self._gradient is None:
             self.prepare(rows, whole=False)
         assert self._gradient is not None
-        inputs = [self._flat.weights, _scalar(remaining), *rows.tensors()]
+        inputs = [self._flat.weights, scalar(remaining), *rows.tensors()]
         self.buffer.copy_(self._gradient(*inputs)[0])
         return self.buffer
 
@@ -183,7 +176,7 @@ class Step:
         if self._move is None:  # steps are not compiled
             with torch.no_grad():
                 return self._pure_move(rate, floor, *tensors)[0]
-        return self._move(_scalar(rate), _scalar(floor), *tensors)[0]
+        return self._move(scalar(rate), scalar(floor), *tensors)[0]
 
     def whole(
         self, rows: Rows, remaining: float, lr: float, prediction: Prediction | None = None
@@ -197,12 +190,12 @@ class Step:
         assert self._both is not None
         self.count += 1
         numbers = [*self._optimizer.numbers(lr, self.count), remaining]
-        inputs = [*map(_scalar, numbers), self._flat.weights, *self.moments, *rows.tensors()]
+        inputs = [*map(scalar, numbers), self._flat.weights, *self.moments, *rows.tensors()]
         return self._both(*inputs)[0]
 
     def prepare(self, rows: Rows, whole: bool) -> None:
         """Compile for rows of this shape, for either way of taking a step; nothing is changed."""
-        numbers, self._structure = [_scalar(1.0)] * 3, rows
+        numbers, self._structure = [scalar(1.0)] * 3, rows
         if whole:
             inputs = [*numbers, self._flat.weights, *self.moments, *rows.tensors()]
             self._both = compiled(functionalize(self._pure_whole), inputs)
@@ -268,41 +261,3 @@ def carried(rows: Rows) -> Carried | None:
     if rows.carry is None or rows.first is None:
         return None
     return Carried(rows.first.reshape(-1, len(rows.carry)), rows.carry)
-
-
-def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Compiled:
-    """Trace `function` on inputs of the right shapes, and compile it for these shapes alone.
-
-    Straight to Inductor: `torch.compile` checks its guards at every call, which takes longer than
-    a whole optimiser step, and is three times as long in compiling.
-    """
-    from torch._inductor import codecache, config
-    from torch._inductor import compile as inductor
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    # torch may have put its own choice there, in /tmp, which nobody asked for or cleans up.
-    if os.environ.get(CACHE) in (None, default_cache_dir()):
-        os.environ[CACHE] = compiled_cache()
-
-    config.compile_threads = 1  # no pool of processes to leave behind
-    headers = Path(os.environ[CACHE]) / "precompiled_headers"  # else in /tmp, come what may
-    codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
-    with torch.no_grad():
-        # Tracing executes the function, and what that changes must not be ours.
-        copies = [tensor.clone() for tensor in inputs]
-        return inductor(make_fx(function)(*copies), inputs)  # type: ignore[arg-type]
-
-
-def _scalar(value: float) -> Tensor:
-    """A Python float would be compiled in as a constant."""
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def compiler_missing() -> str | None:
-    """Why compiled steps can't be had here, or None."""
-    wanted = wanted_compiler(os.environ.get("CXX"))
-    if not shutil.which(wanted):
-        return f"there is no C++ compiler {wanted} (install it, or name another with CXX)"
-    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
-        return "Python's C headers are missing (install python3-dev)"
-    return None

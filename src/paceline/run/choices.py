@@ -9,7 +9,7 @@ import torch
 
 from ..config.schema import Config, seconds
 from ..errors import BadInput
-from ..learning.step import compiler_missing
+from ..learning.compiler import compiler_missing
 from ..policy.network import NetworkSpec
 from ..processes.hardware import Choices, affinity, available_cpus, bf16_abilities
 from .topology import Topology

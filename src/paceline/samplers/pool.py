@@ -12,7 +12,8 @@ from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, Rollout, RolloutSpec
 from . import Counters
-from .block import Block, Ledger, Mark, make_block
+from .block import Block, make_block
+from .ledger import Ledger, Mark
 
 TICK = 0.5
 """Seconds between two checks of the workers' heartbeats."""

@@ -23,8 +23,9 @@ from ..processes.hardware import nameless_file, oom_kills
 from ..processes.sending import Logged, by_value, limit_waiting
 from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout
-from .block import Ledger, listed, unpacked
+from .block import listed, unpacked
 from .forkserver import Starter, starter
+from .ledger import Ledger
 from .memory import Memory
 from .pool import TICK, Arrival, PoolSpec
 from .worker import Begin, Crashed, Done, Fill, Ready

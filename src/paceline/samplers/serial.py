@@ -12,7 +12,8 @@ from ..processes.heartbeat import Heartbeat
 from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout, RolloutSpec
 from ..storage.arrays import part
-from .block import Block, Ledger, make_block, states
+from .block import Block, make_block
+from .ledger import Ledger, states
 
 
 class Serial:

@@ -28,8 +28,9 @@ from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..processes.hardware import end_with, leave
 from ..processes.sending import LogSender
 from ..rollout import Array, Episode, Rollout
-from .block import Block, Mark, packed
+from .block import Block, packed
 from .forkserver import ignore_signals
+from .ledger import Mark
 from .memory import Memory, Weights
 from .unroll import Leaving
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..envs.replaying import Difference
 from ..rollout import Array, Episode, Rollout
 from ..storage.arrays import part
-from .block import states
+from .ledger import states
 from .pool import TICK, WorkerPool
 
 
