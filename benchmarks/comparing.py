@@ -26,8 +26,8 @@ import numpy as np
 
 from paceline import Config
 from paceline.processes.hardware import available_cpus, cpu_name
-from paceline.tools.bench.comparing.compare import compare
-from paceline.tools.bench.comparing.history import FIELDS, History, flat
+from paceline.tools.bench.compare.command import compare
+from paceline.tools.bench.compare.history import FIELDS, History, flat
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

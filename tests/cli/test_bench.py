@@ -12,7 +12,7 @@ import pytest
 from histories import curve, write_run
 
 from paceline.cli.console import Console
-from paceline.tools.bench.comparing.files import OURS
+from paceline.tools.bench.compare.report import OURS
 from paceline.tools.bench.matrix import matrix
 from paceline.tools.bench.matrix.cells import matrix_of
 

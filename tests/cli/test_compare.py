@@ -18,7 +18,7 @@ import pytest
 from histories import curve, write_run
 
 from paceline.cli import commands as cli
-from paceline.tools.bench.comparing.files import OURS
+from paceline.tools.bench.compare.report import OURS
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -64,7 +64,7 @@ def drawn():
 def compare(command, monkeypatch, request):
     """The command within this process, without its picture where that is not asked for."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("paceline.tools.bench.comparing.files.draw", lambda *_: PNG)
+        monkeypatch.setattr("paceline.tools.bench.compare.report.draw", lambda *_: PNG)
 
     def run(*arguments, to="out", code=0):
         ended = command("compare", *arguments, "--output-dir", to)
@@ -611,7 +611,7 @@ def test_what_may_not_be_read_is_refused_by_its_name(command, monkeypatch):
     def refuse(path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr("paceline.tools.bench.comparing.compare.find_runs", refuse)
+    monkeypatch.setattr("paceline.tools.bench.compare.command.find_runs", refuse)
     ended = command("compare", "theirs")
     assert (ended.code, ended.err) == (2, "paceline: theirs: Permission denied\n")
 
@@ -626,7 +626,7 @@ def test_an_error_of_the_system_that_names_no_file_is_not_the_users(monkeypatch)
 
 
 def test_help_names_every_option_and_imports_nothing_heavy():
-    code = "import sys, paceline.tools.bench.comparing.compare as c; c.command(['--help']);"
+    code = "import sys, paceline.tools.bench.compare.command as c; c.command(['--help']);"
     code += "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     for flag in ("--by", "--at", "--target-return", "--output-dir", "--overwrite"):

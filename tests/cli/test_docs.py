@@ -187,7 +187,7 @@ WORK = {
     "resume": "paceline.run.directory.resumed_config",
     "eval": "paceline.run.saved.evaluate_saved",
     "scale": "paceline.tools.bench.scaling.scale.measure",
-    "compare": "paceline.tools.bench.comparing.compare.find_runs",
+    "compare": "paceline.tools.bench.compare.command.find_runs",
     "bench": "paceline.tools.bench.matrix.matrix.run",
     "tune": "paceline.tools.bench.tuning.tune.work",
     "check": "paceline.tools.check.report.verdict_on",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from browser import Browser, found
 
-from paceline.tools.bench.comparing.page import page
+from paceline.tools.bench.compare.page import page
 
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000"),

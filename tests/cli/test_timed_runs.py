@@ -179,7 +179,7 @@ def test_the_seconds_of_the_start_are_told_apart(timed, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_timed_run_counts_as_done_and_is_evaluated(timed, mode):
-    from paceline.tools.bench.comparing.history import read_run
+    from paceline.tools.bench.compare.history import read_run
 
     found = read_run(timed[mode].run.path)
     assert found.state == "done" and found.evaluation is not None

@@ -16,8 +16,8 @@ import pytest
 from histories import curve, write_run
 
 from paceline.errors import BadInput
-from paceline.tools.bench.comparing.groups import comparable, grouped, way_of
-from paceline.tools.bench.comparing.history import find_runs, read_run
+from paceline.tools.bench.compare.groups import comparable, grouped, way_of
+from paceline.tools.bench.compare.history import find_runs, read_run
 
 
 def lines_of(run):

@@ -139,7 +139,7 @@ def in_fresh_process(code):
         "paceline.cli.listing",
         "paceline.cli.commands",
         "paceline.tools.doctor.examine",
-        "paceline.tools.bench.comparing.compare",
+        "paceline.tools.bench.compare.command",
         "paceline.tools.bench.matrix.matrix",
         "paceline.rollout",
         "paceline.envs",

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.tools.bench.comparing.comparison import GroupRow, pairs_of
-from paceline.tools.bench.comparing.statistics import (
+from paceline.tools.bench.compare.comparison import GroupRow, pairs_of
+from paceline.tools.bench.compare.statistics import (
     Estimate,
     aggregate,
     bootstrap,
@@ -392,7 +392,7 @@ def row(name, scores, first=0):
 def hasty(monkeypatch):
     """Without the interval of P(better), which takes most of the time and decides nothing."""
     monkeypatch.setattr(
-        "paceline.tools.bench.comparing.comparison.improvement_interval", lambda *_: (0.0, 1.0)
+        "paceline.tools.bench.compare.comparison.improvement_interval", lambda *_: (0.0, 1.0)
     )
 
 

@@ -40,7 +40,7 @@ COMMANDS = {
     "eval": "paceline.cli.eval:command",
     "list": "paceline.cli.listing:command",
     "scale": "paceline.tools.bench.scaling.scale:command",
-    "compare": "paceline.tools.bench.comparing.compare:command",
+    "compare": "paceline.tools.bench.compare.command:command",
     "bench": "paceline.tools.bench.matrix.matrix:command",
     "tune": "paceline.tools.bench.tuning.tune:command",
     "doctor": "paceline.tools.doctor:command",

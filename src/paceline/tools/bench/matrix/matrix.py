@@ -20,9 +20,9 @@ from ....run.directory import CONFIG, EVALUATION, METRICS
 from ....storage.files import open_plain, read_plain, replace_file
 from ....storage.lock import locked
 from ..arguments import held
-from ..comparing.compare import compare
-from ..comparing.files import Missing, write
-from ..comparing.history import History, read_run
+from ..compare.command import compare
+from ..compare.history import History, read_run
+from ..compare.report import Missing, write
 from ..launch import cause, ended_by_signals, exit_code, flags_of, gist, started
 from .cells import MODES, PLAN, Cell, Matrix, matrix_of
 

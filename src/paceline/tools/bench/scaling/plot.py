@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..look import PHASE_COLOURS, PHASE_NAMES, STYLE
 from ..measure import PHASES
+from ..plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
 from .summary import Row, Spread
 
 WIDTH = 0.7

@@ -16,7 +16,7 @@ from ....processes.hardware import available_cpus, description
 from ....storage.files import replace_file
 from ..launch import ended_by_signals, train
 from ..measure import Run, measured, read_lines, side_by_side, time_to_score
-from ..rows import as_csv
+from ..tables import as_csv
 from .plan import Plan, plan_of
 from .plot import draw
 from .summary import bottleneck, named, processes, summarize

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..look import looks
+from ..plotting import looks
 from .groups import Group
 from .history import History
 from .statistics import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....errors import BadInput
 from ....storage.files import replace_file
-from ..rows import as_csv
+from ..tables import as_csv
 from .comparison import GroupRow, Pair, Point
 from .page import page
 from .plot import draw

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from ..look import PHASE_COLOURS, PHASE_NAMES, STYLE
 from ..measure import PHASES
+from ..plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
 from .comparison import GroupRow
 from .statistics import Estimate
 from .text import number, ranked

@@ -16,11 +16,11 @@ from ....config.schema import parse_duration, parse_steps, seconds
 from ....config.text import printable, several
 from ....errors import BadInput
 from ..arguments import number_from, refuse_to_lose
-from .caveats import notes
 from .comparison import Point, pairs_of, rows_of
-from .files import OURS, Comparison, Missing, write
 from .groups import Group, comparable, grouped, varied
 from .history import History, find_runs, read_run
+from .notes import notes
+from .report import OURS, Comparison, Missing, write
 from .statistics import iqm
 from .text import verdict
 
