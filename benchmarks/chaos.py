@@ -186,7 +186,7 @@ class Run:
 
     def evaluation(self, episodes: int = 100) -> float:
         os.environ[FOLDER] = str(self.folder / "steps")
-        from paceline.run.saved import evaluate_saved
+        from paceline.session import evaluate_saved
 
         return evaluate_saved(self.folder / "run", episodes).mean
 
@@ -342,7 +342,7 @@ def raising(options: argparse.Namespace) -> dict[str, Any]:
     """Learning where environments break all the time, against learning where they do not."""
     import paceline
     from paceline.errors import PacelineError
-    from paceline.run.saved import evaluate_saved
+    from paceline.session import evaluate_saved
 
     logging.getLogger("paceline").setLevel(logging.ERROR)
     os.environ[TRAINER] = str(os.getpid())

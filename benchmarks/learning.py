@@ -26,7 +26,7 @@ limit_threads(1)
 
 def main() -> None:
     import paceline
-    from paceline.run.saved import evaluate_saved
+    from paceline.session import evaluate_saved
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--algo", default="ppo")

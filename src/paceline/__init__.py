@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from .errors import BadInput, Diverged, EnvironmentFailed, PacelineError, StoppedEarly
     from .policy.agent import Agent
     from .run.evaluation import EvalResult, evaluate
-    from .run.metrics import Report
-    from .run.saved import load
-    from .session import resume, train
+    from .run.report import Report
+    from .session import load, resume, train
 
 _WHERE = {
     "Agent": "policy.agent",
@@ -26,10 +25,10 @@ _WHERE = {
     "EnvironmentFailed": "errors",
     "EvalResult": "run.evaluation",
     "PacelineError": "errors",
-    "Report": "run.metrics",
+    "Report": "run.report",
     "StoppedEarly": "errors",
     "evaluate": "run.evaluation",
-    "load": "run.saved",
+    "load": "session",
     "make_vec": "envs.vec",
     "resume": "session",
     "train": "session",

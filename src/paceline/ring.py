@@ -9,7 +9,7 @@ from .learning.learner import Learner
 from .processes.stopping import StopNow
 from .run.budget import Budget, Progress
 from .run.meter import Meter
-from .run.metrics import Report
+from .run.report import Report
 from .run.topology import Topology
 from .samplers import Sampler
 

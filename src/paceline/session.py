@@ -1,4 +1,4 @@
-"""train and resume: here where there is one learner, or by ranks that are started first.
+"""train, resume, load, evaluate: what users call.
 
 Nothing heavy is imported before it is needed: a process that only starts others needs no torch.
 """
@@ -6,23 +6,34 @@ Nothing heavy is imported before it is needed: a process that only starts others
 from __future__ import annotations
 
 import atexit
+import json
+import logging
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 from weakref import WeakSet
 
+from .config.registry import name_of
 from .config.schema import OBJECTS, Config
 from .errors import BadInput
+from .policy.agent import OWN, Agent, from_checkpoint, locate
+from .policy.network import Encoder
 from .processes.launcher import asked_at
 from .ranks.launch import job, launch
-from .run.directory import CONFIG, begun_by_this_launch, refuse_to_lose, resumed_config
-from .run.metrics import Report
+from .run import evaluation
+from .run.directory import CONFIG, EVALUATION, begun_by_this_launch, refuse_to_lose
+from .run.report import Report
+from .run.saved import plain_config, read_run, refuse_strange, resumed_config
 from .run.topology import Topology, topology_of
-from .storage.files import absolute, shown
+from .storage.checkpoint import Checkpoint
+from .storage.files import absolute, replace_file, shown
+
+log = logging.getLogger("paceline")
 
 P = ParamSpec("P")
 
@@ -67,7 +78,7 @@ def train(
         yield from _launch_training(config, runs, topology.size, stopping)
         return
     from .run.build import make_sync
-    from .run.running import go_on, start
+    from .run.training import go_on, start
 
     with closing(make_sync(config, topology)) as sync:
         folder = _folder(runs, config, topology) if topology.writes else None
@@ -112,7 +123,7 @@ def resume(
         yield from launch(again, config, topology.size, stopping)
         return
     from .run.build import make_sync
-    from .run.running import go_on
+    from .run.training import go_on
 
     with closing(make_sync(config, topology)) as sync:
         yield from go_on(folder, changes, config, choices, sync, topology, stopping, asked)
@@ -151,3 +162,80 @@ def _new_folder(runs: Path, config: Config) -> Path:
             number += 1
         except OSError as error:
             raise BadInput(f"{shown(folder)} can't be made: {error.strerror}") from None
+
+
+def load(
+    source: str | Path, encoder: Encoder | None = None, memory: Encoder | None = None
+) -> Agent:
+    """The policy of a run's newest checkpoint, or of one checkpoint's directory.
+
+    `encoder` and `memory` are needed where the policy has its own and the run's config.yaml does
+    not say which, or it is an object that can't be imported.
+    """
+    run = _run_of(Path(source))
+    path, found = locate(source)
+    given = {"encoder": encoder, "memory": memory}
+    said = {name: thing for name, thing in given.items() if thing is not None}
+    return from_checkpoint(path, found, _own_of(run, found) | said)
+
+
+def _run_of(source: Path) -> Path | None:
+    """The run that `source` is, or that it is a checkpoint of; with nothing strange in it."""
+    run = source if (source / "checkpoints").exists() else Path(absolute(source)).parent.parent
+    if not (run / CONFIG).exists():
+        return None
+    refuse_strange(run)
+    return run
+
+
+def _own_of(run: Path | None, found: Checkpoint) -> dict[str, Encoder]:
+    """What the run's configuration names, if there is one, and it was no object without a name."""
+    network = found.facts.get("network")
+    own = [name for name in OWN if isinstance(network, dict) and network.get(name) is not None]
+    if run is None or not own:
+        return {}
+    made_with, config = _made_with(run), plain_config(run)
+    named = {name: getattr(config, name) for name in own if not made_with.get(OBJECTS[name])}
+    return {name: name_of(thing) for name, thing in named.items() if thing is not None}
+
+
+def _made_with(run: Path) -> dict[str, Any]:
+    """What is known of how the run was made; nothing, where that can't be read."""
+    try:
+        return read_run(run)[0]
+    except BadInput:
+        return {}
+
+
+def evaluate_saved(
+    source: Path, episodes: int, env_id: str | None = None, sample: bool = False
+) -> evaluation.EvalResult:
+    """Run a saved policy where it was trained, or in `env_id`; a run's eval.json has the result."""
+    source = Path(absolute(source))  # the environment may change the working directory
+    run = _run_of(source)
+    path, found = locate(source)
+    if run is None and env_id is None:
+        raise BadInput(
+            f"{shown(source)} is not inside a run directory; say where to play with --env-id"
+        )
+    config = plain_config(run) if run else None
+    agent = from_checkpoint(path, found, _own_of(run, found))
+    if run is not None and env_id is None and _made_with(run).get("env_is_callable"):
+        raise BadInput(
+            "this run's environment was a Python object; evaluate "
+            "it from Python with paceline.evaluate(paceline.load(run), that_object), or say where "
+            "to play with --env-id"
+        )
+    options = dict(vars(config.env)) if config else {}
+    if env_id is not None:
+        options = options | {"kwargs": {}}  # those were the other environment's
+    # Never the checkpoint's word for it, which would be imported.
+    name = env_id or (config.env_name if config else "")
+    result = evaluation.run(agent, name, options, episodes, sample)
+    result = replace(result, checkpoint=shown(path), env_id=name)
+    if run is not None:
+        try:
+            replace_file(run / EVALUATION, json.dumps(result.as_dict(), indent=1).encode())
+        except OSError as error:
+            log.warning(f"{shown(run / EVALUATION)} can't be written: {error.strerror}")
+    return result

@@ -25,7 +25,7 @@ import yaml
 from paceline.cli import commands as cli
 from paceline.config.flags import config_parser
 from paceline.run.directory import CHANGEABLE
-from paceline.run.metrics import LEARNING, Report
+from paceline.run.report import LEARNING, Report
 from paceline.tools.bench.matrix import cells
 from paceline.tools.bench.scaling import plan
 from paceline.tools.bench.tuning import plan as tune_plan
@@ -184,8 +184,8 @@ class WorkBegins(Exception):
 
 WORK = {
     "train": "paceline.session.train",
-    "resume": "paceline.run.directory.resumed_config",
-    "eval": "paceline.run.saved.evaluate_saved",
+    "resume": "paceline.run.saved.resumed_config",
+    "eval": "paceline.session.evaluate_saved",
     "scale": "paceline.tools.bench.scaling.scale.measure",
     "compare": "paceline.tools.bench.compare.command.find_runs",
     "bench": "paceline.tools.bench.matrix.matrix.run",

@@ -12,7 +12,7 @@ import pytest
 import paceline
 from paceline.cli import commands as cli
 from paceline.run import evaluation
-from paceline.run.saved import evaluate_saved
+from paceline.session import evaluate_saved
 
 
 @pytest.fixture(scope="module")

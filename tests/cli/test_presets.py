@@ -13,7 +13,7 @@ from paceline.config.resolve import fitted
 from paceline.config.schema import presets
 from paceline.envs.maker import inspect_env
 from paceline.run.build import build
-from paceline.run.running import GENERAL
+from paceline.run.training import GENERAL
 
 FILES = [(algo, name) for algo in ("ppo", "a2c", "impala") for name in presets(algo)]
 TUNED = [(algo, name) for algo, name in FILES if name not in GENERAL]

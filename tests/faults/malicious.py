@@ -134,7 +134,6 @@ def alone(job: Job) -> Seen:
 
 def serve() -> None:
     """Fork for each job on stdin; answer with its exit code."""
-    import paceline.run.saved
     import paceline.session  # noqa: F401
 
     for line in iter(sys.stdin.readline, ""):

@@ -213,7 +213,7 @@ def test_metrics_that_are_replaced_stop_no_run(shell, caplog, what):
 
 
 def test_curves_that_are_deleted_are_given_up_with_a_word(shell, caplog, monkeypatch):
-    monkeypatch.setattr("paceline.run.metrics.TensorBoard.EVERY", 0.0)
+    monkeypatch.setattr("paceline.run.writers.TensorBoard.EVERY", 0.0)
     run = shell.run("run")
     disturbed(run, lambda: shutil.rmtree(run.path / "events"), track="tensorboard")
     (warning,) = warnings(caplog)

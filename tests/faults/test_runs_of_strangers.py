@@ -17,7 +17,7 @@ from ranked import Command
 
 import paceline
 from paceline.errors import BadInput
-from paceline.run.directory import resumed_config
+from paceline.run.saved import resumed_config
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,7 +10,8 @@ import pytest
 
 import paceline
 from paceline.config.files import load_file
-from paceline.run.metrics import JsonLines, Report
+from paceline.run.report import Report
+from paceline.run.writers import JsonLines
 
 FLAGS = shlex.split(
     "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 8 "

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..run.metrics import LEARNING, Report
+from ..run.report import LEARNING, Report
 
 EXTRA_METRICS = 4
 """Metrics of bonuses, memories, teams and user losses that fit on the line."""

@@ -36,7 +36,7 @@ def command(arguments: list[str]) -> int:
     if (given["run"] is None) == (given["checkpoint"] is None):
         raise BadInput("name a run, or a checkpoint with --checkpoint, and not both")
     episodes = _episodes(given["episodes"])
-    from ..run.saved import evaluate_saved
+    from ..session import evaluate_saved
 
     source = Path(given["run"] or given["checkpoint"])
     result = evaluate_saved(source, episodes, given["env_id"], given["sampled"])

@@ -13,7 +13,7 @@ from ..errors import StoppedEarly
 from .commands import HELP, USAGE
 
 if TYPE_CHECKING:
-    from ..run.metrics import Report
+    from ..run.report import Report
     from ..run.topology import Topology
     from .console import Console
 
@@ -54,7 +54,7 @@ def resume_command(arguments: list[str]) -> int:
 
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
-    from ..run.directory import resumed_config
+    from ..run.saved import resumed_config
     from ..run.topology import topology_of
     from ..session import resume
 

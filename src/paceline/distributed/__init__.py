@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..learning.learner import Learner
     from ..run.budget import Budget, Progress
     from ..run.meter import Meter
-    from ..run.metrics import Report
+    from ..run.report import Report
 
     Stopping = Callable[[], bool]
     Watch = Callable[[Learner, Meter, Budget, Progress, int, Stopping], Iterator[Report]]

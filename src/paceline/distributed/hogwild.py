@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..learning.learner import Learner
     from ..run.budget import Budget, Progress
     from ..run.meter import Meter
-    from ..run.metrics import Report
+    from ..run.report import Report
     from . import Watch
 
 ARENA = 2**30

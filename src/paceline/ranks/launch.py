@@ -32,7 +32,7 @@ from ..processes.channel import Channel, Listener
 from ..processes.hardware import THREAD_VARIABLES, nameless_file, oom_kills, python_command
 from ..processes.launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
 from ..processes.sending import Logged, by_value
-from ..run.metrics import Report
+from ..run.report import Report
 from ..storage.files import shown
 
 log = logging.getLogger("paceline")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from ..distributed.beat import beating
 from ..distributed.local import Local
 from ..envs.maker import EnvInfo, inspect_env
 from ..envs.spaces import ActionSpec, ObservationSpec
-from ..errors import BadInput, LostRank
+from ..errors import BadInput, LostRank, OutOfMemory
 from ..learning.compiler import COMPILER_PATIENCE, compilers_ended_after, why_not_compiled
 from ..learning.learner import Learner, Plan
 from ..learning.optimizers import OPTIMIZERS
@@ -29,10 +30,12 @@ from ..rollout import Rollout, RolloutSpec
 from ..samplers import Sampler
 from ..samplers.pool import PoolSpec
 from .choices import choose, cpus_of
-from .lack_of_memory import memory_told
 from .topology import Topology, topology_of
 
 log = logging.getLogger("paceline")
+
+ALLOCATORS = ("can't allocate memory", "bad_alloc", "out of memory")
+"""What torch says, in a RuntimeError."""
 
 
 @dataclass(frozen=True)
@@ -288,3 +291,23 @@ def _warmed_up(learner: Learner, blank: Rollout, must: bool, aloud: bool) -> boo
         log.warning("the minibatch step can't be compiled (%s); it runs eagerly", cause)
         return False
     return True
+
+
+@contextmanager
+def memory_told(config: Config) -> Iterator[None]:
+    """Meanwhile, memory that is refused is an `OutOfMemory`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        refused = isinstance(error, MemoryError) or any(word in str(error) for word in ALLOCATORS)
+        if isinstance(error, OSError):
+            refused = error.errno == errno.ENOMEM
+        if not refused:
+            raise
+        rows = config.columns * config.rollout_steps
+        raise OutOfMemory(
+            f"memory ran out with rollouts of {config.columns:,} envs × {config.rollout_steps:,} "
+            f"steps in {config.minibatch_count:,} minibatches ({rows // config.minibatch_count:,} "
+            "rows each): write a smaller --num-envs, --rollout-steps or --hidden, or more "
+            "--minibatches"
+        ) from error

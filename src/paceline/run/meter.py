@@ -15,7 +15,7 @@ from ..processes.hardware import Usage
 from ..rollout import Array, Episode, Rollout
 from ..samplers import Sampler
 from .budget import Progress
-from .metrics import Report
+from .report import Report
 from .topology import Topology
 
 MEANS = ("t_rollout", "t_learn", "t_sync", "t_wait", "lag_mean")

@@ -24,8 +24,9 @@ from . import evaluation
 from .budget import Progress
 from .build import Parts
 from .directory import EVALUATION, METRICS, RUN, HeldRun, fixed
-from .metrics import JsonLines, Report, TensorBoard
 from .outcome import Outcome
+from .report import Report
+from .writers import JsonLines, TensorBoard
 
 log = logging.getLogger("paceline")
 

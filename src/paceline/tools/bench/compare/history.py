@@ -19,7 +19,8 @@ from ....config.schema import Config
 from ....config.text import printable
 from ....errors import BadInput
 from ....run.budget import RECENT, Budget, Progress
-from ....run.directory import CONFIG, EVALUATION, METRICS, RUN, plain_config, refuse_strange
+from ....run.directory import CONFIG, EVALUATION, METRICS, RUN
+from ....run.saved import plain_config, refuse_strange
 from ....storage import checkpoint
 from ....storage.files import read_lines, read_plain
 from ....storage.lock import LOCK

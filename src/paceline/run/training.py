@@ -38,10 +38,11 @@ from ..storage.lock import locked
 from .budget import Budget, Progress
 from .build import Parts, build, env_info_of
 from .choices import warn_of_crowding
-from .directory import CONFIG, add_to_run, claim, fixed, read_run, rewind
+from .directory import CONFIG, add_to_run, claim, fixed
 from .meter import Meter
-from .metrics import Report
 from .recorder import Recorder
+from .report import Report
+from .saved import read_run, rewind
 from .topology import Topology
 
 log = logging.getLogger("paceline")
