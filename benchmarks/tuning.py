@@ -29,11 +29,11 @@ from pathlib import Path
 from parallel import _spread as spread
 
 from paceline.processes.hardware import available_cpus, cpu_name
-from paceline.tools.bench.launch import ended_by_signals
-from paceline.tools.bench.tuning.bursts import Runs
-from paceline.tools.bench.tuning.model import Shape
-from paceline.tools.bench.tuning.plan import Plan, plan_of
-from paceline.tools.bench.tuning.search import Search
+from paceline.tools.bench.runs import ended_by_signals
+from paceline.tools.bench.tune_bursts import Runs
+from paceline.tools.bench.tune_model import Shape
+from paceline.tools.bench.tune_plan import Plan, plan_of
+from paceline.tools.bench.tune_search import Search
 
 ENVS = (8, 16, 32, 64)
 PROCESSES = ((0, 1), (1, 1), (2, 1), (0, 2))

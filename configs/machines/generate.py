@@ -18,9 +18,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from paceline.tools.bench.tuning.constants import read_constants
-from paceline.tools.bench.tuning.plan import plan_of
-from paceline.tools.bench.tuning.tune import proposal
+from paceline.tools.bench.tune import proposal
+from paceline.tools.bench.tune_constants import read_constants
+from paceline.tools.bench.tune_plan import plan_of
 
 CPUS = (4, 8, 16, 28, 32)
 MODES = ("sequential", "parallel")

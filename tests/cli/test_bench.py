@@ -12,9 +12,9 @@ import pytest
 from histories import curve, write_run
 
 from paceline.cli.console import Console
+from paceline.tools.bench import bench as matrix
+from paceline.tools.bench.bench_plan import matrix_of
 from paceline.tools.bench.compare.report import OURS
-from paceline.tools.bench.matrix import matrix
-from paceline.tools.bench.matrix.cells import matrix_of
 
 pytestmark = pytest.mark.timeout(115)
 

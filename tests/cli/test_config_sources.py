@@ -19,9 +19,9 @@ from paceline.envs.maker import make_columns
 from paceline.errors import BadInput
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.ppo import PPO
-from paceline.tools.bench.matrix.cells import matrix_of
-from paceline.tools.bench.scaling.plan import plan_of as scale_plan
-from paceline.tools.bench.tuning.plan import plan_of as tune_plan
+from paceline.tools.bench.bench_plan import matrix_of
+from paceline.tools.bench.scale_plan import plan_of as scale_plan
+from paceline.tools.bench.tune_plan import plan_of as tune_plan
 
 
 def from_flags(*arguments):

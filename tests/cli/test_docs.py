@@ -26,9 +26,9 @@ from paceline.cli import commands as cli
 from paceline.config.flags import config_parser
 from paceline.run.directory import CHANGEABLE
 from paceline.run.report import LEARNING, Report
-from paceline.tools.bench.matrix import cells
-from paceline.tools.bench.scaling import plan
-from paceline.tools.bench.tuning import plan as tune_plan
+from paceline.tools.bench import bench_plan as cells
+from paceline.tools.bench import scale_plan as plan
+from paceline.tools.bench import tune_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -186,10 +186,10 @@ WORK = {
     "train": "paceline.session.train",
     "resume": "paceline.run.saved.resumed_config",
     "eval": "paceline.session.evaluate_saved",
-    "scale": "paceline.tools.bench.scaling.scale.measure",
+    "scale": "paceline.tools.bench.scale.measure",
     "compare": "paceline.tools.bench.compare.command.find_runs",
-    "bench": "paceline.tools.bench.matrix.matrix.run",
-    "tune": "paceline.tools.bench.tuning.tune.work",
+    "bench": "paceline.tools.bench.bench.run",
+    "tune": "paceline.tools.bench.tune.work",
     "check": "paceline.tools.check.report.verdict_on",
 }
 """What each command calls after reading its arguments; the others have no work to spare."""
@@ -205,7 +205,7 @@ def test_every_command_of_the_pages_is_understood(page, arguments, monkeypatch, 
     for function in WORK.values():
         monkeypatch.setattr(function, begin)
     monkeypatch.setattr("paceline.cli.train.follow", lambda start, _: start(lambda: False))
-    monkeypatch.setattr("paceline.tools.bench.matrix.cells._remembered", lambda _: [])
+    monkeypatch.setattr("paceline.tools.bench.bench_plan._remembered", lambda _: [])
     monkeypatch.setattr("paceline.envs.source_of", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from paceline.cli import commands as cli
-from paceline.tools.bench.measure import PHASES
+from paceline.tools.bench.metrics import PHASES
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -99,7 +99,7 @@ def test_help_names_every_option_of_its_own(scale):
 
 
 def test_neither_torch_nor_matplotlib_is_imported_with_it():
-    code = "import sys, paceline.tools.bench.scaling.scale as s; s.command(['--help']);"
+    code = "import sys, paceline.tools.bench.scale as s; s.command(['--help']);"
     code += "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "False False"

@@ -18,7 +18,7 @@ from paceline import Config
 from paceline.cli import commands as cli
 from paceline.config.files import load_file
 from paceline.config.resolve import resolve
-from paceline.tools.bench.launch import cause, gist
+from paceline.tools.bench.runs import cause, gist
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -93,7 +93,7 @@ def test_what_can_not_be_tuned_is_refused_with_what_to_write_instead(tune, shell
 
 
 def test_help_names_every_option_of_its_own_and_imports_no_torch():
-    code = "import sys; from paceline.tools.bench.tuning.tune import command; command(['--help'])"
+    code = "import sys; from paceline.tools.bench.tune import command; command(['--help'])"
     code += "; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     flags = ("--time", "--max-batch", "--min-rollout-steps", "--mode", "--output", "--overwrite")

@@ -140,7 +140,7 @@ def in_fresh_process(code):
         "paceline.cli.commands",
         "paceline.tools.doctor.examine",
         "paceline.tools.bench.compare.command",
-        "paceline.tools.bench.matrix.matrix",
+        "paceline.tools.bench.bench",
         "paceline.rollout",
         "paceline.envs",
         "paceline.envs.vec",

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import BadInput
-from paceline.tools.bench.launch import RunFailed, train
-from paceline.tools.bench.measure import (
+from paceline.tools.bench.metrics import (
     PHASES,
     Run,
     measured,
@@ -19,11 +18,12 @@ from paceline.tools.bench.measure import (
     side_by_side,
     time_to_score,
 )
-from paceline.tools.bench.scaling.plan import plan_of
-from paceline.tools.bench.scaling.plot import draw
-from paceline.tools.bench.scaling.scale import _jobs
-from paceline.tools.bench.scaling.summary import Spread, bottleneck, summarize
-from paceline.tools.bench.scaling.text import table
+from paceline.tools.bench.runs import RunFailed, train
+from paceline.tools.bench.scale import _jobs
+from paceline.tools.bench.scale_plan import plan_of
+from paceline.tools.bench.scale_plot import draw
+from paceline.tools.bench.scale_summary import Spread, bottleneck, summarize
+from paceline.tools.bench.scale_text import table
 
 
 def line(iteration, t_iter=0.1, steps=100, covered=1, **phases):
@@ -215,7 +215,7 @@ def test_the_ceiling_of_more_processes_than_cpus_is_that_of_the_cpus(monkeypatch
     runs = [a_run("workers", n, 1000.0) for n in (1, 2, 8)]
     runs += [a_run("ceiling", 1, 1000.0), a_run("ceiling", 2, 1900.0)]
     assert [row.ceiling.mean for row in summarize(runs)] == [1.0, 1.9, 1.9]
-    monkeypatch.setattr("paceline.tools.bench.scaling.scale.available_cpus", lambda: 2)
+    monkeypatch.setattr("paceline.tools.bench.scale.available_cpus", lambda: 2)
     jobs = _jobs(plan("--num-workers", "0,2,8"), 0)
     assert [size for kind, size in jobs if kind == "ceiling"] == [2]
 

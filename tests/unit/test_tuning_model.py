@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from paceline import Config
 from paceline.envs.maker import inspect_env
-from paceline.tools.bench.tuning.bursts import Burst, Stepping, found_in, stepped_alone
-from paceline.tools.bench.tuning.constants import fitted, phases_of
-from paceline.tools.bench.tuning.model import (
+from paceline.tools.bench.tune_bursts import Burst, Stepping, found_in, stepped_alone
+from paceline.tools.bench.tune_constants import fitted, phases_of
+from paceline.tools.bench.tune_model import (
     Constants,
     Phases,
     Shape,
@@ -25,7 +25,7 @@ from paceline.tools.bench.tuning.model import (
     rate,
     sampling,
 )
-from paceline.tools.bench.tuning.space import (
+from paceline.tools.bench.tune_space import (
     NEAR,
     Allowance,
     candidates,
@@ -423,12 +423,12 @@ class Pretended:
         self.known, self.cpus, self.clock = known, number, 0.0
         self._draw = np.random.default_rng(seed)
         self._own = {}
-        patch.setattr("paceline.tools.bench.tuning.bursts.time.monotonic", lambda: self.clock)
-        patch.setattr("paceline.tools.bench.tuning.bursts.burst", self.burst)
-        patch.setattr("paceline.tools.bench.tuning.search.available_cpus", lambda: number)
-        patch.setattr("paceline.tools.bench.tuning.plan.available_cpus", lambda: number)
+        patch.setattr("paceline.tools.bench.tune_bursts.time.monotonic", lambda: self.clock)
+        patch.setattr("paceline.tools.bench.tune_bursts.burst", self.burst)
+        patch.setattr("paceline.tools.bench.tune_search.available_cpus", lambda: number)
+        patch.setattr("paceline.tools.bench.tune_plan.available_cpus", lambda: number)
         stepping = Stepping(step=known.env / known.valid, reset=0.0)
-        patch.setattr("paceline.tools.bench.tuning.search.stepped_alone", lambda *_: stepping)
+        patch.setattr("paceline.tools.bench.tune_search.stepped_alone", lambda *_: stepping)
 
     def slower(self, shape):
         return self._own.setdefault(replace(shape, pinned=False), self._draw.uniform(0.95, 1.05))
@@ -449,8 +449,8 @@ class Pretended:
 @pytest.mark.parametrize("number", [1, 2, 8])
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_search_finds_nearly_the_best_of_all_shapes(name, number, tmp_path, monkeypatch):
-    from paceline.tools.bench.tuning.plan import plan_of
-    from paceline.tools.bench.tuning.search import Search
+    from paceline.tools.bench.tune_plan import plan_of
+    from paceline.tools.bench.tune_search import Search
 
     for seed in range(3):
         machine = Pretended(MACHINES[name], number, seed, monkeypatch)

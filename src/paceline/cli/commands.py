@@ -39,10 +39,10 @@ COMMANDS = {
     "resume": "paceline.cli.train:resume_command",
     "eval": "paceline.cli.eval:command",
     "list": "paceline.cli.listing:command",
-    "scale": "paceline.tools.bench.scaling.scale:command",
+    "scale": "paceline.tools.bench.scale:command",
     "compare": "paceline.tools.bench.compare.command:command",
-    "bench": "paceline.tools.bench.matrix.matrix:command",
-    "tune": "paceline.tools.bench.tuning.tune:command",
+    "bench": "paceline.tools.bench.bench:command",
+    "tune": "paceline.tools.bench.tune:command",
     "doctor": "paceline.tools.doctor:command",
     "check": "paceline.tools.check:command",
 }

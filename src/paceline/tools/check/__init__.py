@@ -38,7 +38,7 @@ def command(arguments: list[str]) -> int:
     from .request import parsed
 
     request, json = parsed(arguments)
-    from ..bench.launch import ended_by_signals
+    from ..bench.runs import ended_by_signals
     from ..doctor.layout import is_terminal
     from . import layout
     from .report import verdict_on

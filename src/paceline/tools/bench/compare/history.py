@@ -24,7 +24,7 @@ from ....run.saved import plain_config, refuse_strange
 from ....storage import checkpoint
 from ....storage.files import read_lines, read_plain
 from ....storage.lock import LOCK
-from ..measure import PHASES
+from ..metrics import PHASES
 from .statistics import Array
 
 FIELDS = (

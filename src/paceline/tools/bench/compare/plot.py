@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from ..measure import PHASES
+from ..metrics import PHASES
 from ..plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
 from .comparison import GroupRow
 from .statistics import Estimate

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ....config.schema import Config
-from ....envs.maker import EnvInfo
-from ....rollout import Array, Rollout
-from ..launch import RunFailed, gist, train
-from ..measure import Lines, measured, read_lines
-from .model import Shape
+from ...config.schema import Config
+from ...envs.maker import EnvInfo
+from ...rollout import Array, Rollout
+from .metrics import Lines, measured, read_lines
+from .runs import RunFailed, gist, train
+from .tune_model import Shape
 
 WARMUP = 0.15
 """Share of a burst's time that is not counted."""

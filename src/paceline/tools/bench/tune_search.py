@@ -7,17 +7,17 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-from ....processes.hardware import available_cpus
-from ....run.build import network_for
-from ....run.choices import choose
-from ....run.topology import topology_of
-from ..launch import RunFailed
-from .bursts import Burst, Runs, stepped_alone
-from .constants import fitted, phases_of
-from .model import Constants, Shape, fps, predicted
-from .plan import Plan
-from .space import candidates, shortlist, simplest
-from .text import Row
+from ...processes.hardware import available_cpus
+from ...run.build import network_for
+from ...run.choices import choose
+from ...run.topology import topology_of
+from .runs import RunFailed
+from .tune_bursts import Burst, Runs, stepped_alone
+from .tune_constants import fitted, phases_of
+from .tune_model import Constants, Shape, fps, predicted
+from .tune_plan import Plan
+from .tune_space import candidates, shortlist, simplest
+from .tune_text import Row
 
 FINALISTS = 3
 ROUNDS = 3

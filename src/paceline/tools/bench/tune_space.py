@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from .model import Constants, Shape, fps
+from .tune_model import Constants, Shape, fps
 
 SHORTEST = 16
 """Steps of a rollout that no layout goes below by itself, unless the preset does."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ....processes.hardware import available_cpus, cpu_name
-from .plan import Plan
-from .summary import Row, Spread
+from ...processes.hardware import available_cpus, cpu_name
+from .scale_plan import Plan
+from .scale_summary import Row, Spread
 
 HEAD = (
     *("steps/s", "speed-up (95 %)", "ideal", "ceiling", "efficiency"),

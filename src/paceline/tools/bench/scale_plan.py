@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ....config.flags import ConfigParser, config_parser, nested
-from ....config.resolve import resolve
-from ....config.schema import BUDGETS, Config
-from ....errors import BadInput
-from ..arguments import looked_at, number_from, refuse_to_lose, whole_from
-from ..launch import ENDLESS, SETTINGS
+from ...config.flags import ConfigParser, config_parser, nested
+from ...config.resolve import resolve
+from ...config.schema import BUDGETS, Config
+from ...errors import BadInput
+from .arguments import looked_at, number_from, refuse_to_lose, whole_from
+from .runs import ENDLESS, SETTINGS
 
 ALONE = {
     "ranks": {"ranks": "1"},

@@ -12,15 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ....processes.hardware import available_cpus, description
-from ....storage.files import replace_file
-from ..launch import ended_by_signals, train
-from ..measure import Run, measured, read_lines, side_by_side, time_to_score
-from ..tables import as_csv
-from .plan import Plan, plan_of
-from .plot import draw
-from .summary import bottleneck, named, processes, summarize
-from .text import note_of, table, title_of
+from ...processes.hardware import available_cpus, description
+from ...storage.files import replace_file
+from .metrics import Run, measured, read_lines, side_by_side, time_to_score
+from .runs import ended_by_signals, train
+from .scale_plan import Plan, plan_of
+from .scale_plot import draw
+from .scale_summary import bottleneck, named, processes, summarize
+from .scale_text import note_of, table, title_of
+from .tables import as_csv
 
 USAGE = """\
 paceline scale --ranks 1,2 | --num-workers 0,1,2 [--weak] [--OPTION OF TRAIN VALUE ...]
@@ -57,7 +57,7 @@ def command(arguments: list[str]) -> int:
 
 def measure(plan: Plan) -> int:
     """Run everything, writing what is known after each run."""
-    from ....storage.lock import locked
+    from ...storage.lock import locked
 
     with locked(plan.folder), ended_by_signals():
         _clear(plan.folder)

@@ -7,18 +7,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....errors import BadInput
-from ....processes.hardware import available_cpus, cpu_name
-from ....storage.files import replace_file
-from ..launch import ended_by_signals
-from .constants import constants_text, read_constants
-from .model import Constants, Shape, fps, predicted
-from .plan import Plan, plan_of
-from .space import candidates, simplest
-from .text import batch_sentence, bound_sentence, config_text, horizon_sentence, spread, table
+from ...errors import BadInput
+from ...processes.hardware import available_cpus, cpu_name
+from ...storage.files import replace_file
+from .runs import ended_by_signals
+from .tune_constants import constants_text, read_constants
+from .tune_model import Constants, Shape, fps, predicted
+from .tune_plan import Plan, plan_of
+from .tune_space import candidates, simplest
+from .tune_text import batch_sentence, bound_sentence, config_text, horizon_sentence, spread, table
 
 if TYPE_CHECKING:
-    from .search import Search
+    from .tune_search import Search
 
 USAGE = """\
 paceline tune [--env-id ID] [--algo ppo|a2c|impala|a3c] [--OPTION OF TRAIN VALUE ...]
@@ -54,7 +54,7 @@ def work(plan: Plan, arguments: list[str]) -> int:
         known, facts = read_constants(plan.constants, plan.base)
         _propose(plan, known, facts, arguments)
         return 0
-    from .search import Search  # which imports torch
+    from .tune_search import Search  # which imports torch
 
     with (
         ended_by_signals(),

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....config.flags import ConfigParser, config_parser, nested
-from ....config.resolve import resolve
-from ....config.schema import BUDGETS, Config, parse_duration, parse_steps, seconds
-from ....envs.maker import EnvInfo
-from ....errors import BadInput
-from ....processes.hardware import available_cpus
-from ..arguments import looked_at
-from ..launch import ENDLESS, SETTINGS
-from .constants import read_constants
-from .model import Shape
-from .space import Allowance, candidates, shortest
+from ...config.flags import ConfigParser, config_parser, nested
+from ...config.resolve import resolve
+from ...config.schema import BUDGETS, Config, parse_duration, parse_steps, seconds
+from ...envs.maker import EnvInfo
+from ...errors import BadInput
+from ...processes.hardware import available_cpus
+from .arguments import looked_at
+from .runs import ENDLESS, SETTINGS
+from .tune_constants import read_constants
+from .tune_model import Shape
+from .tune_space import Allowance, candidates, shortest
 
 DECIDED = {
     **dict.fromkeys(

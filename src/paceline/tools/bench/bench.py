@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ....cli.console import Console, clock
-from ....config.registry import ALGORITHMS
-from ....config.schema import ALIASES
-from ....config.text import several
-from ....errors import BadInput, StoppedEarly
-from ....run.directory import CONFIG, EVALUATION, METRICS
-from ....storage.files import open_plain, read_plain, replace_file
-from ....storage.lock import locked
-from ..arguments import held
-from ..compare.command import compare
-from ..compare.history import History, read_run
-from ..compare.report import Missing, write
-from ..launch import cause, ended_by_signals, exit_code, flags_of, gist, started
-from .cells import MODES, PLAN, Cell, Matrix, matrix_of
+from ...cli.console import Console, clock
+from ...config.registry import ALGORITHMS
+from ...config.schema import ALIASES
+from ...config.text import several
+from ...errors import BadInput, StoppedEarly
+from ...run.directory import CONFIG, EVALUATION, METRICS
+from ...storage.files import open_plain, read_plain, replace_file
+from ...storage.lock import locked
+from .arguments import held
+from .bench_plan import MODES, PLAN, Cell, Matrix, matrix_of
+from .compare.command import compare
+from .compare.history import History, read_run
+from .compare.report import Missing, write
+from .runs import cause, ended_by_signals, exit_code, flags_of, gist, started
 
 USAGE = """\
 paceline bench [--algos ppo,a2c,a3c,impala] [--modes sequential,parallel,ranks]

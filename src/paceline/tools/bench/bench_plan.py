@@ -9,15 +9,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ....config.flags import ConfigParser, config_parser, nested
-from ....config.registry import ALGORITHMS
-from ....config.resolve import resolve
-from ....config.schema import ALIASES, BUDGETS, Config, seconds
-from ....errors import BadInput
-from ....processes.hardware import available_cpus
-from ....run.directory import fixed
-from ....storage.files import read_plain
-from ..arguments import looked_at, number_from, whole_from
+from ...config.flags import ConfigParser, config_parser, nested
+from ...config.registry import ALGORITHMS
+from ...config.resolve import resolve
+from ...config.schema import ALIASES, BUDGETS, Config, seconds
+from ...errors import BadInput
+from ...processes.hardware import available_cpus
+from ...run.directory import fixed
+from ...storage.files import read_plain
+from .arguments import looked_at, number_from, whole_from
 
 PLAN = "bench.json"
 MODES = ("sequential", "parallel", "ranks")

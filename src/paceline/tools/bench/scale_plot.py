@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..measure import PHASES
-from ..plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
-from .summary import Row, Spread
+from .metrics import PHASES
+from .plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
+from .scale_summary import Row, Spread
 
 WIDTH = 0.7
 OURS, CEILING, IDEAL = "#0072B2", "#D55E00", "#7F7F7F"

@@ -8,11 +8,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from ....config.files import load_file
-from ....config.schema import Config
-from ....errors import BadInput
-from .bursts import Burst, Stepping
-from .model import WORST, Constants, Phases, agreeing, crowding, learning, predicted, sampling
+from ...config.files import load_file
+from ...config.schema import Config
+from ...errors import BadInput
+from .tune_bursts import Burst, Stepping
+from .tune_model import WORST, Constants, Phases, agreeing, crowding, learning, predicted, sampling
 
 
 def fitted(

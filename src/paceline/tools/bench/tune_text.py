@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from ....config.schema import Config
-from .bursts import Burst
-from .model import BOUNDS, Constants, Phases, Shape, fps
-from .plan import Plan, trace_of
-from .space import candidates, horizon
+from ...config.schema import Config
+from .tune_bursts import Burst
+from .tune_model import BOUNDS, Constants, Phases, Shape, fps
+from .tune_plan import Plan, trace_of
+from .tune_space import candidates, horizon
 
 WIDTH = 96
 LARGER = 4

@@ -1,1 +1,0 @@
-"""`paceline bench`: every algorithm in every way of running."""

@@ -1,1 +1,0 @@
-"""`paceline scale`: what more processes gain on this machine."""

@@ -1,1 +1,0 @@
-"""`paceline tune`: the fastest way to train on this machine."""
