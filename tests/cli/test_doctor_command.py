@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import resource
 import subprocess
 import sys
 
 import pytest
+from terminal import shown_on_terminal
 
 from paceline.processes.hardware import THREAD_VARIABLES
 
@@ -41,7 +41,7 @@ def test_it_says_what_the_machine_is_and_ends_with_a_summary(shell):
     lines = ended.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["cpu", "system", "versions"]
     assert "torch" in lines[2]
-    assert lines[-1] == "nothing is wrong" or "note" in lines[-1]
+    assert lines[-1].startswith("nothing to fix") or "problem" in lines[-1]
     assert "\x1b" not in ended.out
 
 
@@ -60,9 +60,9 @@ def test_json_is_one_object_with_every_finding(shell):
     content = json.loads(shell("doctor", "--json").out)
     assert content.keys() == {"machine", "findings", "problems", "notes"}
     for finding in content["findings"]:
-        assert finding.keys() == {"level", "topic", "text", "fix"}
+        assert finding.keys() == {"level", "topic", "code", "text", "why", "fix", "facts"}
         assert finding["level"] in ("ok", "note", "problem")
-        assert "could not be examined" not in finding["text"]
+        assert finding["code"] != "failed"
     levels = [finding["level"] for finding in content["findings"]]
     assert levels.count("problem") == content["problems"]
     assert levels.count("note") == content["notes"]
@@ -70,12 +70,13 @@ def test_json_is_one_object_with_every_finding(shell):
 
 def test_thread_variables_are_seen_as_the_user_has_set_them(doctor):
     """The command has replaced them by then."""
-    assert "OMP_NUM_THREADS=8" in doctor({"OMP_NUM_THREADS": "8"})["threads"]["text"]
-    assert doctor()["threads"]["level"] == "ok"
+    found = doctor({"OMP_NUM_THREADS": "8"})["threads"]
+    assert (found["code"], found["facts"]) == ("threads-many", {"variables": "OMP_NUM_THREADS=8"})
+    assert doctor()["threads"]["code"] == "threads-unset"
 
 
 def test_variables_that_bind_threads_are_found(doctor):
-    assert doctor({"GOMP_CPU_AFFINITY": "0-1"})["binding"]["level"] == "problem"
+    assert doctor({"GOMP_CPU_AFFINITY": "0-1"})["binding"]["code"] == "binding"
     assert "binding" not in doctor({"GOMP_CPU_AFFINITY": None, "KMP_AFFINITY": None})
 
 
@@ -84,14 +85,12 @@ def test_a_low_limit_of_open_files_is_found(doctor):
         resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
 
     found = doctor(preexec_fn=lower)["files"]
-    assert found["level"] == "problem"
-    assert "60 files" in found["text"]
+    assert (found["level"], found["facts"]["limit"]) == ("problem", 60)
 
 
 def test_a_path_without_a_compiler_is_found(doctor, shell):
     found = doctor({"PATH": str(shell.folder), "CXX": None})["compiler"]
-    assert found["level"] == "note"
-    assert "no C++ compiler" in found["text"]
+    assert found["code"] == "compiler-missing"
 
 
 def test_an_affinity_of_fewer_cpus_is_found(doctor):
@@ -99,14 +98,13 @@ def test_an_affinity_of_fewer_cpus_is_found(doctor):
     if len(cpus) == 1:
         pytest.skip("there is only one CPU to be had")
     found = doctor(preexec_fn=lambda: os.sched_setaffinity(0, cpus[:1]))["cpus"]
-    assert found["level"] == "note"
-    assert found["text"].startswith("1 of ")
+    assert (found["code"], found["facts"]["allowed"]) == ("cpus-affinity", 1)
 
 
 def test_a_cache_that_cannot_be_written_is_found(doctor, shell):
     (shell.folder / "file").write_text("")
     variables = {"XDG_CACHE_HOME": str(shell.folder / "file"), "TORCHINDUCTOR_CACHE_DIR": None}
-    assert doctor(variables)["cache"]["level"] == "note"
+    assert doctor(variables)["cache"]["code"] == "cache-unusable"
 
 
 def test_a_bare_environment_is_no_trouble(shell):
@@ -143,21 +141,7 @@ def test_a_reader_that_leaves_early_is_no_trouble(shell):
 
 @pytest.mark.parametrize(("term", "colored"), [("xterm", True), ("dumb", False)])
 def test_a_terminal_gets_colors_and_columns_unless_it_is_dumb(shell, term, colored):
-    reader, writer = pty.openpty()
-    variables = {"TERM": term, "COLUMNS": "60", "OMP_NUM_THREADS": "8"}
-    environment = shell.environment(**variables)
-    environment.pop("NO_COLOR", None)
-    process = shell.start("doctor", stdout=writer, env=environment)
-    os.close(writer)
-    shown = b""
-    try:
-        while part := os.read(reader, 65536):
-            shown += part
-    except OSError:  # the other end is closed
-        pass
-    os.close(reader)
-    assert process.wait(timeout=60) == 0, process.stderr.read()
-    process.stderr.close()
+    shown = shown_on_terminal(shell, "doctor", TERM=term, OMP_NUM_THREADS="8")
     assert (b"\x1b[" in shown) == colored
     bare = re.sub(rb"\x1b\[[\d;]*m", b"", shown)
     assert (max(map(len, bare.splitlines())) <= 60) == colored  # and columns that fit

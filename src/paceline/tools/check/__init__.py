@@ -39,7 +39,7 @@ def command(arguments: list[str]) -> int:
 
     request, json = parsed(arguments)
     from ..bench.runs import ended_by_signals
-    from ..doctor.layout import is_terminal
+    from ..findings import is_terminal
     from . import layout
     from .report import verdict_on
 

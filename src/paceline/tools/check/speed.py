@@ -15,7 +15,7 @@ import psutil
 
 from ...config.text import several
 from ...rollout import Rollout
-from ..findings import MB, size
+from ..findings import MB, Bytes
 from .acting import drawn
 from .finding import Finding
 from .request import CALLS
@@ -215,7 +215,7 @@ def judged(found: Measured) -> Iterator[Finding]:
             "memory",
             f"memory grew by {found.growth_mb:.0f} MB while {found.steps:,} steps were made, and "
             "never stopped growing",
-            f"ten million steps would take about {size(each * 1e7)} more",
+            f"ten million steps would take about {Bytes(each * 1e7)} more",
             "look for a list that only grows, such as a history that reset() does not empty; a "
             "cache that fills up stops some time: see with --seconds 60",
         )

@@ -1,14 +1,12 @@
-"""`paceline doctor`: what is wrong with this machine for training, and how to mend it."""
+"""`paceline doctor`: what on this machine makes training fail or slow, and how to fix it."""
 
 from __future__ import annotations
-
-import sys
 
 USAGE = """\
 paceline doctor [--json]
 
-  Says what this machine is, and what on it would make runs fail or slow, each with what to do about
-  it. It only looks, takes a moment, and needs no network.
+  Describes this machine, and lists what on it would make runs fail or slow, each with what to do
+  about it. It changes nothing, takes a moment, and needs no network.
 
   --json           the same as one JSON object, for programs
 
@@ -18,26 +16,19 @@ paceline doctor [--json]
 
 
 def command(arguments: list[str]) -> int:
-    """Examine the machine and print what was found."""
+    """Examine the machine and print the findings."""
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
         return 0
-    json = _wants_json(arguments)
-    from . import layout
-    from .examine import examined, machine_described
+    as_json = _wants_json(arguments)
+    from .examine import report
 
-    machine, findings = machine_described(), examined()
-    if json:
-        print(layout.as_json(machine, findings))
-    elif layout.is_terminal(sys.stdout):
-        layout.show(machine, findings)
-    else:
-        print(layout.plain(machine, findings))
+    report().print(as_json)
     return 0
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """The parser's import takes longer than all checks: it is left for what is to be refused."""
+    """Importing the parser takes longer than all checks: only arguments it refuses need it."""
     if set(arguments) <= {"--json"}:
         return bool(arguments)
     from ...config.flags import Parser

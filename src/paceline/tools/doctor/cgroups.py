@@ -1,4 +1,4 @@
-"""What control groups, of either version, leave a process of memory and of other processes."""
+"""Limits of memory and processes set by control groups, version 1 or 2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from ...processes.hardware import CGROUPS, MEMBERSHIP, control_groups
 
 UNLIMITED = 2**60
-"""Version 1 writes a number near 2⁶³ where there is no limit."""
+"""Version 1 writes a number near 2**63 where there is no limit."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ def memory_allowance(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> Allowance
     for folder in control_groups("memory", proc, root):
         limits = [_number(folder / f"memory.{n}") for n in ("max", "high", "limit_in_bytes")]
         used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
-        # What was read from files and not used lately is dropped before anything is refused.
-        used -= min(used, _droppable(folder / "memory.stat"))
+        # The kernel drops cached files that were not used lately before it refuses memory.
+        used -= min(used, _reclaimable(folder / "memory.stat"))
         found += [(limit, limit - used) for limit in limits if limit and limit < UNLIMITED]
-    return _narrowest(found)
+    return _smallest(found)
 
 
 def process_allowance(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> Allowance | None:
@@ -37,10 +37,10 @@ def process_allowance(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> Allowanc
     for folder in control_groups("pids", proc, root):
         if limit := _number(folder / "pids.max"):
             found.append((limit, limit - (_number(folder / "pids.current") or 0)))
-    return _narrowest(found)
+    return _smallest(found)
 
 
-def _narrowest(found: list[tuple[int, int]]) -> Allowance | None:
+def _smallest(found: list[tuple[int, int]]) -> Allowance | None:
     if not found:
         return None
     return Allowance(min(limit for limit, _ in found), max(0, min(left for _, left in found)))
@@ -54,7 +54,7 @@ def _number(file: Path) -> int | None:
         return None
 
 
-def _droppable(file: Path) -> int:
+def _reclaimable(file: Path) -> int:
     """`total_inactive_file` of version 1 counts the groups within; version 2 always does."""
     try:
         counts = dict(line.split() for line in file.read_text().splitlines())

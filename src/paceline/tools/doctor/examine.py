@@ -1,4 +1,4 @@
-"""Reads this machine and asks every check; what can't be read here is left out."""
+"""Reads this machine and runs every check; what a system does not have is left out."""
 
 from __future__ import annotations
 
@@ -10,40 +10,58 @@ import sysconfig
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
-from ...processes import hardware as machine
-from ..findings import Finding, size
-from . import limits, processors, software, storage
+from ...config.text import several
+from ...processes import hardware
+from ..findings import Bytes, Finding, Report, ordered
+from . import machine, software
 from .cgroups import memory_allowance, process_allowance
+from .rules import RULES
 
 SHOWN = ("paceline", "torch", "numpy", "gymnasium")
 ABSENT = (FileNotFoundError, AttributeError, ImportError, psutil.Error)
-"""What a system raises that has no such thing to look at."""
+"""Raised on systems that have no such thing to look at."""
+CPUINFO = Path("/proc/cpuinfo")
 
 
-def machine_described() -> dict[str, str]:
-    """What stands above the findings."""
-    cores, total = psutil.cpu_count(logical=False), os.cpu_count() or 1
-    cpu = f"{machine.cpu_name()}, {cores or total} cores, {processors.several_cpus(total)}"
-    usable = machine.available_cpus()
+def report() -> Report:
+    described = describe_machine()
+    return Report(described, examine(), ("problem", "note"), {"machine": described})
+
+
+def describe_machine() -> dict[str, str]:
+    cores, total, usable = psutil.cpu_count(logical=False), _total_cpus(), hardware.available_cpus()
+    cpu = f"{hardware.cpu_name()}, {cores or total} cores, {several(total, 'CPU')}"
+    versions = [f"{name} {installed(name) or 'missing'}" for name in SHOWN]
     described = {
-        "cpu": cpu if usable == total else f"{cpu}, of which {usable} usable",
+        "cpu": cpu if usable == total else f"{cpu}, {usable} usable",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "versions": ", ".join(
-            [
-                f"python {platform.python_version()}",
-                *(f"{n} {installed(n) or 'missing'}" for n in SHOWN),
-            ]
-        ),
+        "versions": ", ".join([f"python {platform.python_version()}", *versions]),
     }
     with suppress(OSError):
-        described["memory"] = size(psutil.virtual_memory().total)
+        described["memory"] = f"{Bytes(psutil.virtual_memory().total)}"
     return described
+
+
+def examine() -> list[Finding]:
+    """Every finding, the worst first."""
+    findings: list[Finding] = []
+    for topic, check in CHECKS.items():
+        try:
+            finding = check()
+        except ABSENT:
+            continue
+        except Exception as error:  # what is odd about a machine must not hide the rest
+            finding = replace(RULES.found("failed", error=str(error)), topic=topic)
+        if finding is not None:
+            findings.append(finding)
+    return ordered(findings)
 
 
 def installed(package: str) -> str | None:
@@ -53,59 +71,31 @@ def installed(package: str) -> str | None:
         return None
 
 
-def given_environment() -> dict[str, str]:
-    """As the user has set it: the command itself has changed some variables since."""
-    return psutil.Process().environ()
-
-
-def examined() -> list[Finding]:
-    """Every finding, the worst first."""
-    found: list[Finding] = []
-    for check in CHECKS:
-        try:
-            finding = check()
-        except ABSENT:
-            continue
-        except Exception as error:  # what is odd about a machine must not hide the rest
-            topic = check.__name__.strip("_")
-            finding = Finding("note", topic, f"this could not be examined: {error}")
-        if finding is not None:
-            found.append(finding)
-    return sorted(found, key=lambda finding: ("problem", "note", "ok").index(finding.level))
+def _total_cpus() -> int:
+    return os.cpu_count() or 1
 
 
 def _cpus() -> Finding:
-    total = os.cpu_count() or 1
-    allowed = len(machine.affinity()) if hasattr(os, "sched_getaffinity") else total
-    return processors.cpus(total, allowed, machine.cgroup_quota(), machine.available_cpus())
-
-
-def _load() -> Finding:
-    return processors.load(os.getloadavg()[0], os.cpu_count() or 1, machine.available_cpus())
-
-
-def _bf16() -> Finding | None:
-    return processors.bf16(Path("/proc/cpuinfo").read_text())
+    total, usable = _total_cpus(), hardware.available_cpus()
+    allowed = len(hardware.affinity()) if hasattr(os, "sched_getaffinity") else total
+    return machine.cpus(total, allowed, hardware.cgroup_quota(), usable)
 
 
 def _frequency() -> Finding | None:
     folder = Path("/sys/devices/system/cpu/cpu0/cpufreq")
     names = ("scaling_governor", "scaling_driver")
-    return processors.governor(*((folder / name).read_text().strip() for name in names))
+    return machine.frequency(*((folder / name).read_text().strip() for name in names))
 
 
-def _emulation() -> Finding | None:
-    return processors.emulation(platform.machine(), Path("/proc/cpuinfo").read_text())
+def _environment() -> dict[str, str]:
+    """As the user has set it: the command itself has changed some variables since."""
+    return psutil.Process().environ()
 
 
 def _memory() -> Finding:
     seen = psutil.virtual_memory()
-    cpus = machine.available_cpus()
-    return storage.memory(seen.total, seen.available, memory_allowance(), cpus)
-
-
-def _swap() -> Finding | None:
-    return storage.swap(psutil.swap_memory().used, psutil.virtual_memory().total)
+    cpus = hardware.available_cpus()
+    return machine.memory(seen.total, seen.available, memory_allowance(), cpus)
 
 
 def _shared_memory() -> Finding | None:
@@ -114,37 +104,28 @@ def _shared_memory() -> Finding | None:
     try:
         seen = shutil.disk_usage("/dev/shm")
     except FileNotFoundError:
-        return storage.shared_memory(None, 0)
-    return storage.shared_memory(seen.total, seen.free)
+        return machine.shared_memory(None, 0)
+    return machine.shared_memory(seen.total, seen.free)
 
 
 def _disk() -> Finding:
     try:
         here = Path.cwd()
-        return storage.run_disk(shutil.disk_usage(here).free, os.access(here, os.W_OK | os.X_OK))
+        return machine.run_disk(shutil.disk_usage(here).free, os.access(here, os.W_OK | os.X_OK))
     except FileNotFoundError:
-        return storage.run_disk(None, False)
+        return machine.run_disk(None, False)
 
 
 def _temporary() -> Finding:
     try:
-        return storage.temporary_disk(shutil.disk_usage(tempfile.gettempdir()).free)
+        return machine.temporary_disk(shutil.disk_usage(tempfile.gettempdir()).free)
     except FileNotFoundError:
-        return storage.temporary_disk(None)
+        return machine.temporary_disk(None)
 
 
 def _cache() -> Finding:
-    folder = os.environ.get(machine.CACHE) or machine.compiled_cache()
-    return storage.cache(Path(folder), os.environ.get("HOME", ""))
-
-
-def _files() -> Finding:
-    return limits.files(*_limits("NOFILE"), machine.available_cpus())
-
-
-def _processes() -> Finding:
-    soft, _ = _limits("NPROC")
-    return limits.processes(soft, process_allowance(), machine.available_cpus())
+    folder = os.environ.get(hardware.CACHE) or hardware.compiled_cache()
+    return machine.cache(Path(folder), os.environ.get("HOME", ""))
 
 
 def _limits(name: str) -> tuple[int, int]:
@@ -154,14 +135,6 @@ def _limits(name: str) -> tuple[int, int]:
     both = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
     soft, hard = (-1 if limit == resource.RLIM_INFINITY else limit for limit in both)
     return soft, hard
-
-
-def _threads() -> Finding:
-    return limits.threads(given_environment())
-
-
-def _binding() -> Finding | None:
-    return limits.binding(given_environment())
 
 
 def _versions() -> Finding:
@@ -184,29 +157,42 @@ def _gpu() -> Finding | None:
     return software.gpu(build, driver, Path("/dev/nvidia0").exists())
 
 
-def _suites() -> Finding:
-    return software.optional("suites", _found(software.SUITES), _extras())
+def _optional(topic: str, modules: dict[str, str]) -> Finding:
+    try:
+        extras = metadata("paceline").get_all("Provides-Extra") or []
+    except PackageNotFoundError:
+        extras = []
+    return software.optional(topic, present(modules), extras)
 
 
-def _tools() -> Finding:
-    return software.optional("tools", _found(software.TOOLS), _extras())
-
-
-def _found(modules: dict[str, str]) -> dict[str, bool]:
+def present(modules: dict[str, str]) -> dict[str, bool]:
     """A folder of that name in the current directory, as wandb makes one, is no package."""
     specs = {name: find_spec(module) for name, module in modules.items()}
     return {name: spec is not None and spec.origin is not None for name, spec in specs.items()}
 
 
-def _extras() -> list[str]:
-    try:
-        return metadata("paceline").get_all("Provides-Extra") or []
-    except PackageNotFoundError:
-        return []
-
-
-CHECKS: tuple[Callable[[], Finding | None], ...] = (
-    *(_versions, _compiler, _gpu, _cpus, _load, _bf16, _frequency, _emulation),
-    *(_threads, _binding, _memory, _swap, _shared_memory, _disk, _temporary, _cache),
-    *(_files, _processes, _suites, _tools),
-)
+CHECKS: dict[str, Callable[[], Finding | None]] = {
+    "versions": _versions,
+    "compiler": _compiler,
+    "gpu": _gpu,
+    "cpus": _cpus,
+    "load": lambda: machine.load(os.getloadavg()[0], _total_cpus(), hardware.available_cpus()),
+    "bf16": lambda: machine.bf16(CPUINFO.read_text()),
+    "frequency": _frequency,
+    "emulation": lambda: machine.emulation(platform.machine(), CPUINFO.read_text()),
+    "threads": lambda: machine.threads(_environment()),
+    "binding": lambda: machine.binding(_environment()),
+    "memory": _memory,
+    "swap": lambda: machine.swap(psutil.swap_memory().used, psutil.virtual_memory().total),
+    "/dev/shm": _shared_memory,
+    "disk": _disk,
+    "temporary": _temporary,
+    "cache": _cache,
+    "files": lambda: machine.files(*_limits("NOFILE"), hardware.available_cpus()),
+    "processes": lambda: machine.processes(
+        _limits("NPROC")[0], process_allowance(), hardware.available_cpus()
+    ),
+    "suites": lambda: _optional("suites", software.SUITES),
+    "tools": lambda: _optional("tools", software.TOOLS),
+}
+"""By topic, in the order in which findings of one level are shown."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ...config.text import listed
 from ...processes.hardware import wanted_compiler
 from ..findings import Finding
+from .rules import INSTALL_COMPILER, RULES
 
 SUITES = {
     "box2d": "Box2D",
@@ -34,30 +35,18 @@ def compiler(cxx: str | None, system: str, which: Callable[[str], str | None]) -
     wanted = wanted_compiler(cxx, system)
     if which(wanted):
         return None
-    lost = "long runs are not compiled, and update more slowly"
-    others = [name for name in ("g++", "clang++", "c++") if name != wanted and which(name)]
+    other = next((n for n in ("g++", "clang++", "c++") if n != wanted and which(n)), None)
     if cxx:
-        text = f"CXX names {cxx}, which is no command here, and torch tries no other: {lost}"
-        return Finding("note", "compiler", text, f"export CXX={others[0]}" if others else _INSTALL)
-    if others:
-        text = f"there is {others[0]}, but torch looks for {wanted} alone: {lost}"
-        return Finding("note", "compiler", text, f"export CXX={others[0]}")
-    return Finding("note", "compiler", f"there is no C++ compiler: {lost}", _INSTALL)
+        install = f"export CXX={other}" if other else INSTALL_COMPILER
+        return RULES.found("compiler-cxx", wanted=cxx, install=install)
+    if other:
+        return RULES.found("compiler-other", wanted=wanted, other=other)
+    return RULES.found("compiler-missing")
 
 
-_INSTALL = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
-
-
-def headers(there: bool) -> Finding:
+def headers(present: bool) -> Finding:
     """What a C++ compiler needs beside itself."""
-    if there:
-        return Finding("ok", "compiler", "long runs can be compiled")
-    return Finding(
-        "note",
-        "compiler",
-        "Python's C headers are missing: long runs are not compiled, and update more slowly",
-        "install them (Debian, Ubuntu: apt install python3-dev; Fedora: dnf install python3-devel)",
-    )
+    return RULES.found("compiler-ok" if present else "compiler-headers")
 
 
 def torch_build(version_file: str) -> str:
@@ -69,51 +58,30 @@ def torch_build(version_file: str) -> str:
 
 
 def gpu(build: str, driver: bool, device: bool) -> Finding | None:
-    """Of NVIDIA's: whether the machine has one, and torch was built for it."""
+    """Whether the machine has an NVIDIA GPU, and torch was built for it; ROCm is not judged."""
     if build == "rocm":
         return None
     if driver and not device:
-        return Finding(
-            "note",
-            "gpu",
-            "there is an NVIDIA driver, but no device that this process may use",
-            "start the container with docker's --gpus all, or ask the batch system for a GPU",
-        )
-    if device and build == "cpu":
-        return Finding(
-            "note",
-            "gpu",
-            "there is an NVIDIA GPU, but torch is a build for CPUs: --device cuda is refused",
-            "only if networks are large: install a build of torch for CUDA",
-        )
+        return RULES.found("gpu-no-device")
     if device:
-        return Finding("ok", "gpu", "there is an NVIDIA GPU, and torch is built for it")
-    if build == "cuda":
-        return Finding(
-            "note",
-            "gpu",
-            "torch is a build for CUDA, and there is no GPU: it works, but takes gigabytes of disk",
-            "install torch's build for CPUs, whose version ends in +cpu",
-        )
-    return Finding("ok", "gpu", "there is no NVIDIA GPU, and torch is a build for CPUs")
+        return RULES.found("gpu-torch-for-cpu" if build == "cpu" else "gpu-ok")
+    return RULES.found("gpu-torch-for-cuda" if build == "cuda" else "gpu-none")
 
 
-def optional(topic: str, found: dict[str, bool], extras: list[str]) -> Finding:
-    """In one line which of them are installed, and how the rest is."""
-    there = [name for name, is_there in found.items() if is_there]
-    missing = [name for name in found if name not in there]
-    said = f"{listed(there)} {'is' if len(there) == 1 else 'are'} installed" if there else ""
-    if not missing:
-        return Finding("ok", topic, said)
-    absent = f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} not"
-    if not there:
-        absent = f"none of {listed(missing)} is installed"
-    own = [name for name in missing if name in extras]
-    parts = [f"'paceline[{','.join(own)}]'"] if own else []
-    parts += [PACKAGES.get(name, name) for name in missing if name not in extras]
-    text = f"{said}, {absent}" if there else absent
-    steps = [f"pip install {' '.join(parts)}", *(APART[name] for name in missing if name in APART)]
-    return Finding("ok", topic, text, f"to add what is not: {', then '.join(steps)}")
+def optional(topic: str, present: dict[str, bool], extras: list[str]) -> Finding:
+    """Which optional packages are installed, and how to install the others."""
+    found = [name for name in present if present[name]]
+    missing = [name for name in present if not present[name]]
+    lists = {"installed": found, "not installed": missing}
+    summary = "; ".join(f"{state}: {listed(names)}" for state, names in lists.items() if names)
+    install = ""
+    if missing:
+        own = [name for name in missing if name in extras]
+        parts = [f"'paceline[{','.join(own)}]'"] if own else []
+        parts += [PACKAGES.get(name, name) for name in missing if name not in extras]
+        steps = ["pip install " + " ".join(parts), *(APART[n] for n in missing if n in APART)]
+        install = f"to add them: {', then '.join(steps)}"
+    return RULES.found(topic, summary=summary, missing=missing, install=install)
 
 
 def versions(requirements: list[str], python: str, floor: str, installed: Versions) -> Finding:
@@ -122,7 +90,7 @@ def versions(requirements: list[str], python: str, floor: str, installed: Versio
     upgrade = []
     for requirement in requirements:
         parts = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*([<>=!~\w.,* ]*)$", requirement)
-        if parts is None:  # an extra's, of another system, or from a place of its own
+        if parts is None:  # with a marker (of an extra or another system) or a URL
             continue
         name, bounds = parts.groups()
         version = installed(name)
@@ -131,9 +99,9 @@ def versions(requirements: list[str], python: str, floor: str, installed: Versio
             needs = f" (needs {bounds})" if bounds else ""
             wrong.append(f"{name} is {version or 'missing'}{needs}")
     if not wrong:
-        return Finding("ok", "versions", "all that Paceline needs is installed, and new enough")
-    fix = f"pip install {' '.join(upgrade)}" if upgrade else "install with a newer Python"
-    return Finding("problem", "versions", ", ".join(wrong), fix)
+        return RULES.found("versions-ok")
+    install = f"pip install {' '.join(upgrade)}" if upgrade else "install with a newer Python"
+    return RULES.found("versions-wrong", wrong=", ".join(wrong), install=install)
 
 
 def meets(version: str, bounds: str) -> bool:
