@@ -57,10 +57,10 @@ def ratios(precision: str, env_id: str, **options: Any) -> dict[str, float]:
         assert sampler is not None
         sampler.begin()
         rollout = sampler.collect()
-        seen = learner.see(rollout)
+        seen = learner.observations(rollout)
         inputs = learner.module.inputs(seen.parts)
         rows = rollout.reward.size // config.minibatch_count
-        minibatch = seen.look(tuple(part[:rows] for part in inputs))
+        minibatch = seen.gather_images(tuple(part[:rows] for part in inputs))
         with torch.no_grad():
             action = torch.from_numpy(rollout.action).flatten(0, 1)[:rows]
             logp = learner.module.predict(minibatch, action).logp.numpy()

@@ -69,7 +69,7 @@ def ours(stack: ExitStack, env_id: str, threads: int, **options: Any) -> Steps:
 
     def steps(rows: int) -> int:
         for _ in range(rows // 64):
-            out.turn()
+            out.start_next()
             for t in range(64):
                 columns.step(t, columns.adapt(actions[t]), out)
         return rows * NUM_ENVS  # with those that only reset, as on the other side

@@ -110,4 +110,4 @@ def serial_of(columns, actor, steps, seed):
     obs, act = columns.obs_spec, columns.act_spec
     spec = RolloutSpec(steps, columns.num_envs, obs.stored, act.stored, obs.history)
     block = Block(columns, actor, spec, seed, Heartbeat())
-    return Serial([block], [Ledger(info, spec)], Rollout.placed(spec).wiped())
+    return Serial([block], [Ledger(info, spec)], Rollout.from_spec(spec).poisoned())

@@ -41,7 +41,7 @@ def ring(
         lag = learner.version - rollout.version
         metrics = learner.update(rollout, 1.0 - spent)
         stop = meter.learned(rollout, lag, metrics, sampler, stopping())
-        learner.follow(progress.iter)
+        learner.set_version(progress.iter)
         sampler.publish(learner.weights, learner.version)
         fraction = budget.fraction(progress)
         if progress.iter % log_every == 0 or fraction >= 1.0 or stop:

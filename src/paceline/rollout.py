@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Stored = tuple[tuple[int, ...], Any]
+ShapeDtype = tuple[tuple[int, ...], Any]
 """Shape and dtype of one entry of a rollout."""
-FLAG: Stored = ((), np.bool_)
-FLOAT: Stored = ((), np.float32)
+FLAG: ShapeDtype = ((), np.bool_)
+FLOAT: ShapeDtype = ((), np.float32)
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class RolloutSpec:
 
     steps: int
     columns: int
-    obs: Stored
-    action: Stored
-    history: tuple[int, Stored] = (0, FLAG)
+    obs: ShapeDtype
+    action: ShapeDtype
+    history: tuple[int, ShapeDtype] = (0, FLAG)
     """older observations that the first stacks need, and what each is stored as"""
     values: int = 0
     """value heads that the actor computes; 0: the learner does"""
@@ -54,7 +54,7 @@ class RolloutSpec:
 
 
 def _array(
-    layout: Callable[[RolloutSpec], tuple[int | None, Stored]],
+    layout: Callable[[RolloutSpec], tuple[int | None, ShapeDtype]],
     kept: Literal["", "last", "episode"] = "",
 ) -> Any:
     """A field of `layout(spec)` = (rows, shape and dtype of an entry): absent with 0 rows, without
@@ -107,12 +107,14 @@ class Rollout:
     episodes: list[Episode] = field(default_factory=list)
 
     @staticmethod
-    def allocate(steps: int, columns: int, obs: Stored, action: Stored, **more: Any) -> Rollout:
+    def allocate(
+        steps: int, columns: int, obs: ShapeDtype, action: ShapeDtype, **more: Any
+    ) -> Rollout:
         """An unwritten rollout; `more` are the optional parts of a `RolloutSpec`."""
-        return Rollout.placed(RolloutSpec(steps, columns, obs, action, **more)).wiped()
+        return Rollout.from_spec(RolloutSpec(steps, columns, obs, action, **more)).poisoned()
 
     @staticmethod
-    def placed(
+    def from_spec(
         spec: RolloutSpec, empty: Callable[[tuple[int, ...], Any], Array] = np.empty
     ) -> Rollout:
         """A rollout of arrays that `empty` makes, in the order of the fields."""
@@ -123,7 +125,7 @@ class Rollout:
             arrays[name] = empty((*lead, *shape), dtype)
         return Rollout(**arrays, columns_per_env=spec.columns_per_env)
 
-    def wiped(self) -> Rollout:
+    def poisoned(self) -> Rollout:
         """Itself, with NaN for floats and 0 for the rest: a cell nobody wrote is obvious."""
         for array in self.arrays().values():
             array[...] = np.nan if array.dtype.kind == "f" else np.zeros((), array.dtype)
@@ -134,7 +136,7 @@ class Rollout:
         """All of them, by name."""
         return {name: getattr(self, name) for name in FIELDS}
 
-    def between(self, begin: int, end: int) -> Rollout:
+    def column_range(self, begin: int, end: int) -> Rollout:
         """Views of the columns from `begin` up to `end`."""
         views: dict[str, Any] = {
             name: array[begin:end] if array.ndim == 1 else array[:, begin:end]
@@ -147,7 +149,7 @@ class Rollout:
         for name, array in other.arrays().items():
             getattr(self, name)[...] = array
 
-    def turn(self) -> None:
+    def start_next(self) -> None:
         """Begin anew where it ended: the last observation becomes the first, flags are cleared."""
         self.begin(self.obs[-1], self.first[-1])
 

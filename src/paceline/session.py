@@ -21,7 +21,7 @@ from weakref import WeakSet
 from .config.registry import name_of
 from .config.schema import OBJECTS, Config
 from .errors import BadInput
-from .policy.agent import OWN, Agent, from_checkpoint, locate
+from .policy.agent import USER_MODULES, Agent, from_checkpoint, locate
 from .policy.network import Encoder
 from .processes.launcher import asked_at
 from .ranks.launch import job, launch
@@ -191,7 +191,9 @@ def _run_of(source: Path) -> Path | None:
 def _own_of(run: Path | None, found: Checkpoint) -> dict[str, Encoder]:
     """What the run's configuration names, if there is one, and it was no object without a name."""
     network = found.facts.get("network")
-    own = [name for name in OWN if isinstance(network, dict) and network.get(name) is not None]
+    own = [
+        name for name in USER_MODULES if isinstance(network, dict) and network.get(name) is not None
+    ]
     if run is None or not own:
         return {}
     made_with, config = _made_with(run), plain_config(run)

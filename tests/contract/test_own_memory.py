@@ -11,8 +11,8 @@ from saved_runs import PLAIN, last_state
 from torch import nn
 
 import paceline
-from paceline.learning.step import carried
-from paceline.policy.actor_critic import Carried
+from paceline.learning.step import recurrent_inputs
+from paceline.policy.actor_critic import RecurrentInputs
 from paceline.run.build import build
 
 CELL = "test_own_memory:Cell"
@@ -95,7 +95,9 @@ def test_ratios_start_at_one_with_episodes_that_end_within_segments():
             for rows in learner._shuffled(batch.rows, rollout, 0).split(128):
                 assert rows.carry.shape == (16, 16) and rows.carry.abs().max() > 0
                 with torch.no_grad():
-                    logp = learner.module.predict(rows.inputs, rows.action, carried(rows)).logp
+                    logp = learner.module.predict(
+                        rows.inputs, rows.action, recurrent_inputs(rows)
+                    ).logp
                 error = (logp - rows.logp)[rows.weight > 0].abs().max()
                 assert error < 1e-5
             learner.update(rollout, 1.0)
@@ -116,7 +118,7 @@ def test_a_segment_begins_with_what_the_memory_held_before_its_reset():
             obs = torch.from_numpy(rollout.obs[8 * k : 8 * k + 8]).flatten(0, 1)
             first = torch.from_numpy(rollout.first[8 * k : 8 * k + 8])
             with torch.no_grad():
-                _, carry = policy.features((obs,), Carried(first, carry))
+                _, carry = policy.features((obs,), RecurrentInputs(first, carry))
         np.testing.assert_allclose(carry, rollout.state[-1], atol=1e-6)
 
 
@@ -133,7 +135,7 @@ def test_an_agent_remembers_until_it_is_reset(tmp_path):
     trained(tmp_path / "run", minibatches=4, total_iters=2, eval_episodes=1)
     agent = paceline.load(tmp_path / "run")
     actor, cue = agent.actor(1), np.array([[1.0, 0.0]], np.float32)
-    out = [np.empty((1, actor.head.size), np.float32) for _ in range(3)]
+    out = [np.empty((1, actor.distribution.size), np.float32) for _ in range(3)]
     carry, no, yes = np.zeros((1, 16), np.float32), np.zeros(1, bool), np.ones(1, bool)
     actor.step(cue, yes, carry, out[0])
     actor.step(cue, no, carry, out[1])

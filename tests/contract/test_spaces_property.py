@@ -14,7 +14,7 @@ from paceline.envs.columns import EnvColumns
 from paceline.envs.spaces import action_spec, observation_spec
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.flat import Flat
+from paceline.policy.flat import FlatParameters
 from paceline.policy.network import NetworkSpec
 
 shapes = st.lists(st.integers(1, 3), max_size=3).map(tuple)
@@ -150,7 +150,7 @@ def test_actor_and_learner_agree_on_every_log_probability(
         )
         module = ActorCritic(network)
         module.initialize(seed)
-        flat = Flat(module, torch.device("cpu"))
+        flat = FlatParameters(module, torch.device("cpu"))
         generator = torch.Generator().manual_seed(seed)
         # Where weights say the deviation, they stay small: divided by e^-10, rounding would show.
         spread = 0.03 if network.state_dependent_std else 0.3

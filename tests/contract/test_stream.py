@@ -80,7 +80,7 @@ def streaming(env_id, workers=2, **options):
 
 def lanes(batch):
     """The rollouts of single workers that a batch is made of, in order."""
-    return [batch.between(at, at + WIDTH) for at in range(0, batch.columns, WIDTH)]
+    return [batch.column_range(at, at + WIDTH) for at in range(0, batch.columns, WIDTH)]
 
 
 def turns(parts, number):
@@ -148,13 +148,13 @@ def test_every_rollout_was_made_by_the_one_version_that_it_names():
     with streaming("Pendulum-v1", lr=0.01) as parts:
         published[0] = parts.learner.weights.copy()
         actor = make_actor(parts.network, WIDTH)
-        head = np.empty((STEPS, WIDTH, actor.head.size), np.float32)
+        head = np.empty((STEPS, WIDTH, actor.distribution.size), np.float32)
 
         def logp(version, lane):
             actor.load(published[version])
             for obs, parameters in zip(lane.obs, head, strict=False):
                 actor.step(obs, None, None, parameters)
-            return actor.head.logp(head, lane.action)
+            return actor.distribution.logp(head, lane.action)
 
         for batch, now in turns(parts, 30):
             published[now] = parts.learner.weights.copy()

@@ -78,7 +78,7 @@ def played(case, rows=40, columns=COLUMNS, **options):
         out = Rollout.allocate(rows, columns, spec.stored, found.act_spec.stored)
         found.reset(out.obs[-1])
         out.first[-1] = True
-        out.turn()
+        out.start_next()
         for t, action in enumerate(drawn(case, rows, columns)):
             found.step(t, found.adapt(action), out)
     names = ("obs", "first", "reward", "terminated", "truncated", "valid")
@@ -191,13 +191,13 @@ def test_a_reset_after_an_end_begins_with_a_step_that_counts(case):
         out = Rollout.allocate(1, columns, spec.stored, found.act_spec.stored)
         found.reset(out.obs[-1])
         for action in drawn(case, 2000, columns):
-            out.turn()
+            out.start_next()
             found.step(0, found.adapt(action), out)
             if out.done.any():
                 break
         assert out.done.any()
         found.reset(out.obs[-1])
-        out.turn()
+        out.start_next()
         found.step(0, found.adapt(action), out)
         assert out.valid.all() and not out.first[1].any()
 
@@ -303,7 +303,7 @@ def check_replay(case, moment):
     spec = columns.obs_spec
     out = Rollout.allocate(len(actions), COLUMNS, spec.stored, columns.act_spec.stored)
     columns.reset(out.obs[-1])
-    out.turn()
+    out.start_next()
     for row, action in enumerate(actions):
         columns.step(row, columns.adapt(action), out)
         if moment(columns):
@@ -434,14 +434,14 @@ def test_an_evaluation_counts_each_episode_of_the_suite_once(case, monkeypatch):
     agent = Agent(network, weights)
     found = paceline.evaluate(agent, case.env_id, 5, **case.options)
     oracle, actor = case.oracle(2, evaluation.EVALUATION_SEED, 0), agent.actor(2)
-    parameters = np.empty((2, actor.head.size), np.float32)
+    parameters = np.empty((2, actor.distribution.size), np.float32)
     action = np.empty((2, *info.act_spec.stored[0]), info.act_spec.stored[1])
     obs, totals, lengths = oracle.reset(), [[0.0], [0.0]], [[0], [0]]
     frames = [[one] * case.stack for one in obs]
     while min(map(len, totals)) < 4:
         seen = np.stack([np.stack(column) for column in frames]).astype(case.obs[1])
         actor.step(seen if case.stack > 1 else seen[:, 0], None, None, parameters)
-        actor.head.greedy(parameters, action)
+        actor.distribution.greedy(parameters, action)
         obs, reward, terminated, truncated, valid, first = oracle.step(action)
         for i in range(2):
             frames[i] = [obs[i]] * case.stack if first[i] else [*frames[i][1:], obs[i]]

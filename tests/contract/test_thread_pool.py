@@ -23,7 +23,7 @@ from paceline.run.build import build
 from paceline.samplers.pool import Arrival
 from paceline.samplers.process_pool import start_workers
 from paceline.samplers.stream import Stream
-from paceline.samplers.unroll import Leaving
+from paceline.samplers.unroll import RolloutCancelled
 from paceline.samplers.workers import Workers
 
 pytestmark = pytest.mark.timeout(60)
@@ -41,7 +41,7 @@ class ThreadPool:
 
     def __init__(self, spec):
         count, rollout = spec.slots
-        rollouts = [Rollout.placed(rollout).wiped() for _ in range(count)]
+        rollouts = [Rollout.from_spec(rollout).poisoned() for _ in range(count)]
         workers = range(spec.workers)
         self.spec, self.ledgers, self.common = spec, spec.make_ledgers(), rollouts[0]
         self.t_wait, self._begun = 0.0, False
@@ -59,10 +59,10 @@ class ThreadPool:
             return []
         self._begun, different = True, []
         for inbox, ledger in zip(self._inboxes, self.ledgers, strict=True):
-            inbox.put(ledger.state(ledger.now))
+            inbox.put(ledger.state(ledger.latest))
         for _ in self.ledgers:
-            worker, (mark, found) = self._received(None)
-            self.ledgers[worker].begin(mark)
+            worker, (snapshot, found) = self._received(None)
+            self.ledgers[worker].begin(snapshot)
             different += found
         return sorted(different)
 
@@ -80,8 +80,8 @@ class ThreadPool:
             return []
         slot = self._pending[worker].popleft()
         rollout = self._slots[worker][slot]
-        mark = self.ledgers[worker].note(rollout, counters)
-        return [Arrival(worker, slot, rollout, episodes, mark)]
+        snapshot = self.ledgers[worker].record(rollout, counters)
+        return [Arrival(worker, slot, rollout, episodes, snapshot)]
 
     def acting_version(self, worker):
         pending = self._pending[worker]
@@ -113,12 +113,12 @@ class ThreadPool:
                 if state is None:
                     return
                 different = block.restore(state)
-                self._outbox.put((worker, (block.mark(), different)))
+                self._outbox.put((worker, (block.snapshot(), different)))
                 while (slot := self._inboxes[worker].get()) is not None:
                     block.load(*self._published)
                     episodes = block.fill(self._slots[worker][slot])
                     self._outbox.put((worker, (episodes, block.counters())))
-        except Leaving:
+        except RolloutCancelled:
             pass
         except Exception as error:
             self._outbox.put((worker, error))

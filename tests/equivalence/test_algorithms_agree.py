@@ -16,7 +16,7 @@ from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
 from paceline.learning.compiler import compiler_missing
-from paceline.learning.learner import Learner, Plan
+from paceline.learning.learner import Learner, LearnerConfig
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec
 from paceline.run.build import build
@@ -300,7 +300,7 @@ def test_masked_next_step_gradients_are_those_of_same_step_with_final_observatio
     network = NetworkSpec(columns.obs_spec, columns.act_spec, (16, 16))
     lam = "vtrace_lambda" if kind is IMPALA else "gae_lambda"
     terms = {lam: LAMBDA, "entropy_coef": 0.01, "normalize_advantage": "rollout"}
-    plan = Plan(
+    plan = LearnerConfig(
         epochs=1,
         minibatches=1,
         gamma=GAMMA,

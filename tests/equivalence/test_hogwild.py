@@ -138,7 +138,7 @@ def seen_of(place, rank, size):
             learner.update(parts.sampler.collect(), 1.0)
         gather("made")
         stale = learner.flat.storage.numpy().copy()
-        learner.refresh()
+        learner.pull_shared_weights()
         fresh = learner.flat.storage.numpy().copy()
         after = learner.state()
         moved = [bool((after[n] != before[n]).any()) for n in ("storage", "moment0", "moment1")]
@@ -163,7 +163,7 @@ def both_of(place, rank, size, lr):
         learner, gather, states = parts.learner, parts.sync.gather, []
         for turn in (1, 2, 1):
             if rank == turn:
-                learner.refresh()
+                learner.pull_shared_weights()
                 learner.update(parts.sampler.collect(), 1.0)
             gather("made")
             states.append(learner.state()["storage"].copy())
@@ -307,7 +307,7 @@ def diverged_of(place, rank, size, field):
         before, said = learner.state(), ""
         gather("seen")
         if rank == 1:
-            learner.refresh()
+            learner.pull_shared_weights()
             rollout = parts.sampler.collect()
             getattr(rollout, field)[1, 0] = BROKEN[field]
             with pytest.raises(Diverged) as error:

@@ -42,7 +42,7 @@ def test_rows_are_those_of_the_vector_environment_with_resets_marked():
     columns.reset(out.obs[-1])
     seen, _ = twin.reset(seed=episode_seed(3, 0, 0))
     np.testing.assert_array_equal(out.obs[-1], seen)
-    out.turn()
+    out.start_next()
     before = np.zeros(5, bool)
     actions = np.random.default_rng(0).integers(0, 2, (60, 5))
     for t in range(60):

@@ -27,7 +27,7 @@ from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.ppo import PPO
-from paceline.learning.learner import CHECK_EVERY, Learner, Plan
+from paceline.learning.learner import CHECK_EVERY, Learner, LearnerConfig
 from paceline.learning.optimizers import OPTIMIZERS, Adam
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
@@ -196,7 +196,7 @@ def test_ranks_have_environments_of_their_own(together):
 OBS = observation_spec(spaces.Box(-1, 1, (3,)))
 ACT = ActionSpec("discrete", 4)
 NETWORK = NetworkSpec(OBS, ACT, (8,), "tanh")
-PLAN = Plan(
+PLAN = LearnerConfig(
     epochs=1,
     minibatches=1,
     gamma=0.9,
@@ -423,13 +423,15 @@ def test_one_rank_that_has_gone_too_far_stops_all(together, shift, made):
 def compared_of(place, rank, size, odd, by_update):
     with met(place, rank, size) as sync:
         learner = learner_of(sync, ALGORITHM)
-        learner.compare()
+        learner.check_ranks_agree()
         if rank == odd:
             learner.flat.weights[5] += 1e-7
         if by_update:
             learner.version = CHECK_EVERY - 1
         with pytest.raises(Diverged) as error:
-            learner.update(rollout_of(learner, rank), 1.0) if by_update else learner.compare()
+            learner.update(
+                rollout_of(learner, rank), 1.0
+            ) if by_update else learner.check_ranks_agree()
         return str(error.value)
 
 

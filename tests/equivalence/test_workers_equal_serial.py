@@ -174,7 +174,9 @@ def test_every_rollout_is_made_by_the_weights_that_learn_from_it():
     config = config_of("Pendulum-v1", lr=0.05)
     with by_workers(config) as parts:
         actor = make_actor(parts.network, config.num_envs)
-        head = np.empty((config.rollout_steps, config.num_envs, actor.head.size), np.float32)
+        head = np.empty(
+            (config.rollout_steps, config.num_envs, actor.distribution.size), np.float32
+        )
         for version in range(8):
             rollout = parts.sampler.collect()
             assert rollout.version.tolist() == [version] * 4
@@ -182,7 +184,7 @@ def test_every_rollout_is_made_by_the_weights_that_learn_from_it():
             actor.load(parts.learner.weights)
             for obs, parameters in zip(rollout.obs, head, strict=False):
                 actor.step(obs, None, None, parameters)
-            expected = actor.head.logp(head, rollout.action)
+            expected = actor.distribution.logp(head, rollout.action)
             np.testing.assert_allclose(rollout.logp, expected, rtol=1e-4, atol=1e-4)
             parts.learner.update(rollout, 1.0)
             parts.sampler.publish(parts.learner.weights, version + 1)

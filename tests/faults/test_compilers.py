@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from paceline.learning.compiler import compilers_ended_after, why_not_compiled
+from paceline.learning.compiler import compile_failure_reason, compiler_timeout
 from paceline.processes.hardware import CACHE
 
 
@@ -65,7 +65,9 @@ def failed(text, cause=None):
 )
 def test_what_torch_does_not_say_the_compiler_is_asked(compiler, script, words):
     compiler(script)
-    cause = why_not_compiled(failed("InvalidCxxCompiler: none found", InvalidCxxCompiler("none")))
+    cause = compile_failure_reason(
+        failed("InvalidCxxCompiler: none found", InvalidCxxCompiler("none"))
+    )
     for word in [words] if isinstance(words, str) else words:
         assert word in cause
 
@@ -85,7 +87,7 @@ def test_what_torch_does_not_say_the_compiler_is_asked(compiler, script, words):
     ],
 )
 def test_the_cause_is_found_in_what_torch_says(text, word):
-    cause = why_not_compiled(failed(text))
+    cause = compile_failure_reason(failed(text))
     assert word in cause
     assert len(cause.splitlines()) == 1
 
@@ -96,7 +98,7 @@ def test_a_compiler_that_hangs_is_ended_with_all_it_has_started_and_nobody_else(
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     try:
         began = time.monotonic()
-        with compilers_ended_after(0.5) as ended:
+        with compiler_timeout(0.5) as ended:
             process = subprocess.run(["g++", "--version"], capture_output=True)  # reads to the end
         assert time.monotonic() - began < 50
         assert process.returncode == -9
@@ -109,6 +111,6 @@ def test_a_compiler_that_hangs_is_ended_with_all_it_has_started_and_nobody_else(
 
 def test_a_compiler_that_ends_in_time_is_left_alone(compiler):
     compiler("echo fine")
-    with compilers_ended_after(50) as ended:
+    with compiler_timeout(50) as ended:
         assert subprocess.run(["g++"], capture_output=True).stdout == b"fine\n"
     assert ended == []

@@ -299,7 +299,7 @@ def exercise(env_id, where):
     with NativeColumns(vector, 2) as columns:
         out = Rollout.allocate(150, 2, columns.obs_spec.stored, columns.act_spec.stored)
         columns.reset(out.obs[-1])
-        out.turn()
+        out.start_next()
         for t in range(150):
             columns.step(t, np.zeros(2, np.int64), out)
 
@@ -380,7 +380,7 @@ def test_a_vector_environment_that_overwrites_its_actions_changes_no_rollout(mon
         taken = np.ones(3, np.int64)
         out = Rollout.allocate(1, 3, columns.obs_spec.stored, columns.act_spec.stored)
         columns.reset(out.obs[-1])
-        out.turn()
+        out.start_next()
         columns.step(0, columns.adapt(taken), out)
     assert taken.tolist() == [1, 1, 1]
 

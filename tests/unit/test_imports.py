@@ -175,8 +175,8 @@ with EnvColumns(source_of("CartPole-v1").one, 2) as columns:
     out = Rollout.allocate(50, 2, obs.stored, act.stored)
     columns.reset(out.obs[-1])
     head = np.empty((50, 2, 2), np.float32)
-    out.turn()
-    carry, noise = np.zeros((2, 0), np.float32), actor.head.noise(0, 0, 0, 2, 50)
+    out.start_next()
+    carry, noise = np.zeros((2, 0), np.float32), actor.distribution.noise(0, 0, 0, 2, 50)
     unroll(columns, actor, noise, out, head, Heartbeat(), carry)
 assert np.isfinite(out.obs).all() and np.isfinite(out.logp).all() and out.valid.sum() > 90
 print('torch' in sys.modules)

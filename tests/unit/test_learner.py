@@ -13,7 +13,7 @@ from paceline.errors import Diverged
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
-from paceline.learning.learner import Learner, Plan
+from paceline.learning.learner import Learner, LearnerConfig
 from paceline.learning.optimizers import Adam
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
@@ -24,7 +24,7 @@ GAMMA = 0.9
 
 
 def make_learner(algorithm=None, columns=2, normalize_obs=False, activation="tanh", **options):
-    plan = Plan(
+    plan = LearnerConfig(
         **{
             "epochs": 1,
             "minibatches": 1,

@@ -13,7 +13,7 @@ from torch import nn
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.encoders import OneHotLinear, Tanh
-from paceline.policy.flat import Flat
+from paceline.policy.flat import FlatParameters
 from paceline.policy.network import NetworkSpec
 
 OBS = {
@@ -120,7 +120,7 @@ def test_one_hot_layer_is_a_dense_layer_on_one_hot_vectors():
 @pytest.mark.parametrize(("obs", "act"), CASES)
 def test_moving_into_one_flat_tensor_changes_no_weight(obs, act):
     module, twin = made(obs, act, hidden=(16,)), made(obs, act, hidden=(16,))
-    flat = Flat(module, torch.device("cpu"))
+    flat = FlatParameters(module, torch.device("cpu"))
     for ours, theirs in zip(module.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     flat.weights.fill_(0.5)
@@ -130,7 +130,7 @@ def test_moving_into_one_flat_tensor_changes_no_weight(obs, act):
 
 def test_only_the_acting_half_and_the_normalizer_are_published():
     module = made(normalize_obs=True, hidden=(16,))
-    flat = Flat(module, torch.device("cpu"))
+    flat = FlatParameters(module, torch.device("cpu"))
     acting = sum(p.numel() for p in module.policy.parameters())
     assert flat.published.numel() == acting + 2 * 5
     module.obs_mean.copy_(torch.arange(5.0))
@@ -157,7 +157,7 @@ def test_log_probability_and_entropy_are_those_of_torchs_distributions(act):
         theirs = torch.distributions.Normal(parameters, module.policy.log_std.exp())
         action = torch.randn(50, 2, generator=generator)
         logp, entropy = theirs.log_prob(action).sum(-1), theirs.entropy().sum(-1)
-    ours = module.policy.judge(parameters, action)
+    ours = module.policy.logp_and_entropy(parameters, action)
     torch.testing.assert_close(ours[0], logp)
     torch.testing.assert_close(ours[1], entropy)
 

@@ -45,7 +45,7 @@ def test_flat_optimizer_equals_torchs_own_over_many_steps(ours, theirs, eps):
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad.clone()
         reference.step()
-        optimizer.step(flat, flattened(grads), state, *optimizer.numbers(lr, count))
+        optimizer.step(flat, flattened(grads), state, *optimizer.step_size_and_eps(lr, count))
     torch.testing.assert_close(flat, flattened(parameters), rtol=1e-10, atol=1e-12)
     moved = (flat - flattened(start)).abs().max()
     assert moved > 1e-2, "both must have gone somewhere"
@@ -55,5 +55,5 @@ def test_flat_optimizer_equals_torchs_own_over_many_steps(ours, theirs, eps):
 def test_an_optimizer_without_a_gradient_or_history_stays_where_it_is(ours):
     flat, optimizer = torch.ones(5), ours()
     state = [torch.zeros(5) for _ in range(optimizer.moments)]
-    optimizer.step(flat, torch.zeros(5), state, *optimizer.numbers(0.1, 1))
+    optimizer.step(flat, torch.zeros(5), state, *optimizer.step_size_and_eps(0.1, 1))
     assert flat.tolist() == [1.0] * 5

@@ -279,10 +279,10 @@ def test_pictures_stay_bytes_in_the_rollout_and_on_their_way_to_the_learner(enco
             rollout, learner = parts.sampler.collect(), parts.learner
             stored = parts.env_info.obs_spec.split(rollout.obs)["image0"]
             assert stored.dtype == np.uint8
-            seen = learner.see(rollout)
+            seen = learner.observations(rollout)
             given = learner.module.inputs(seen.parts)
             names = list(parts.env_info.obs_spec.parts)
-            looked = dict(zip(names, seen.look(given), strict=True))
+            looked = dict(zip(names, seen.gather_images(given), strict=True))
             assert looked["image0"].dtype == torch.uint8
             learner.update(rollout, 1.0)
 

@@ -313,8 +313,8 @@ def test_a_learner_sees_what_the_policy_saw_when_it_acted(name):
             seen.clear()
             rollout = parts.sampler.collect()
             ends += rollout.done.sum()
-            shown = learner.see(rollout)
-            looked = shown.look(learner.module.inputs(shown.parts))
+            shown = learner.observations(rollout)
+            looked = shown.gather_images(learner.module.inputs(shown.parts))
             acted = stored.seen.split(np.concatenate(seen[:STEPS]))
             for part, (which, ours) in zip(looked, acted.items(), strict=True):
                 theirs = part[: STEPS * COLUMNS].numpy()
@@ -368,7 +368,7 @@ def test_a_rollout_holds_each_observation_once(name):
         assert rollout.obs.nbytes == (STEPS + 1) * COLUMNS * one
         assert rollout.before.nbytes == (size - 1) * COLUMNS * one
         parts.learner.update(rollout, 1.0)
-        kept_frames = parts.learner.see(rollout).pictures.values()
+        kept_frames = parts.learner.observations(rollout).pictures.values()
         kept = [frames.nbytes for frames in kept_frames]
         pictures = layout != "vector"
         assert kept == [(size - 1 + STEPS + 1) * COLUMNS * one] * pictures

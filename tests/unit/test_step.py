@@ -17,7 +17,7 @@ from paceline.learning.compiler import CACHE, compiler_missing
 from paceline.learning.optimizers import RMSprop
 from paceline.learning.step import Objective, PolicyLoss, Step
 from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.flat import Flat
+from paceline.policy.flat import FlatParameters
 from paceline.policy.network import NetworkSpec
 
 OBS = observation_spec(spaces.Box(-1, 1, (3,)))
@@ -32,7 +32,7 @@ class Descend:
 
     moments = 0
 
-    def numbers(self, lr, count):
+    def step_size_and_eps(self, lr, count):
         return lr, 0.0
 
     def step(self, flat, grad, state, rate, floor):
@@ -43,7 +43,7 @@ def make_step(algorithm, kind="discrete", max_norm=1e9, optimizer=None):
     module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,), activation="relu"))
     module.initialize(0)
     objective = Objective(PolicyLoss(module, algorithm, max_norm))
-    flat = Flat(module, torch.device("cpu"), objective)
+    flat = FlatParameters(module, torch.device("cpu"), objective)
     return Step(objective, flat, optimizer or Descend(), False), module
 
 
@@ -158,7 +158,7 @@ def test_terms_are_means_over_the_rows_that_count():
     loss, terms = algorithm.loss(module.predict(rows.inputs, rows.action), rows, 1.0)
     expected = [float(term.detach()[rows.weight > 0].mean()) for term in (loss, *terms)]
     step.gradient(rows, 1.0)
-    kl = step.mean_of("approx_kl")
+    kl = step.metric_mean("approx_kl")
     found = step.apply(0.0).tolist()
     assert found[:-1] == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert kl == pytest.approx(found[step.names.index("approx_kl")], rel=1e-6)
@@ -185,13 +185,13 @@ def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
         module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,)))
         module.initialize(0)
         objective = Objective(PolicyLoss(module, PPO(), 0.5))
-        flat = Flat(module, torch.device("cpu"), objective)
+        flat = FlatParameters(module, torch.device("cpu"), objective)
         step = Step(objective, flat, RMSprop(eps=1e-5), compiling)
         terms = []
         for seed in range(3):
             rows = some_rows(module, kind, 16, seed)
             if whole:
-                terms.append(step.whole(rows, 0.7, 1e-2).clone())
+                terms.append(step.fused(rows, 0.7, 1e-2).clone())
             else:
                 step.gradient(rows, 0.7)
                 terms.append(step.apply(1e-2).clone())

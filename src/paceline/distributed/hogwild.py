@@ -154,11 +154,11 @@ class Hogwild(Sync):
             at_work = self._pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)
             over = budget.fraction(progress) >= 1.0
             stopped |= meter.listened(over or stopped or stopping()) and not over
-            learner.follow(progress.iter)
+            learner.set_version(progress.iter)
             spent = budget.fraction(progress)
             due = meter.iters >= log_every and not stopped and spent < 1.0
             if due or (not at_work and (meter.iters or stopped)):  # nobody is left behind
-                learner.refresh()
+                learner.pull_shared_weights()
                 yield meter.report(spent, stopped)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from ..errors import BadInput
-from ..rollout import Array, Stored
+from ..rollout import Array, ShapeDtype
 
 SMALLEST_IMAGE = 8
 ACTION_MASK = "action_mask"
@@ -85,7 +85,7 @@ class ObservationSpec:
         return ObservationSpec((leaf.stacked(self.stack),), self.mask)
 
     @property
-    def history(self) -> tuple[int, Stored]:
+    def history(self) -> tuple[int, ShapeDtype]:
         """How many observations before a rollout's first are kept for its stacks, and of what."""
         return self.stack - 1, next(iter(self.parts.values()))
 
@@ -98,9 +98,9 @@ class ObservationSpec:
         return "discrete" if lone else "vector"
 
     @cached_property
-    def parts(self) -> dict[str, Stored]:
+    def parts(self) -> dict[str, ShapeDtype]:
         """What is stored, by name."""
-        parts: dict[str, Stored] = {}
+        parts: dict[str, ShapeDtype] = {}
         if self.kind == "discrete":
             parts["index"] = ((), np.int64)
         elif len(self.images) < len(self.leaves):
@@ -114,7 +114,7 @@ class ObservationSpec:
         return parts
 
     @cached_property
-    def stored(self) -> Stored:
+    def stored(self) -> ShapeDtype:
         """Shape and dtype of one observation in a rollout."""
         if len(self.parts) == 1:
             return next(iter(self.parts.values()))
@@ -184,7 +184,7 @@ class ActionSpec:
     starts: tuple[int, ...] = ()
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> ShapeDtype:
         """Shape and dtype of one action in a rollout."""
         if self.kind == "multi":
             return (len(self.sizes),), np.int64

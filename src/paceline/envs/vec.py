@@ -72,7 +72,7 @@ class VecEnv:
         if len(actions) != self.num_envs:
             raise BadInput(f"{len(actions)} actions for {self.num_envs} environments")
         row = self._row
-        row.turn()
+        row.start_next()
         if isinstance(self._columns, NativeColumns):
             actions = np.asarray(actions)
         self._columns.step(0, actions, row)

@@ -15,7 +15,7 @@ import torch
 from ..policy.network import NetworkSpec
 from ..rollout import Array, Rollout
 from .batch import ValueHead
-from .observations import Seen
+from .observations import RolloutObservations
 from .step import LossTerm
 
 Reduction = Literal["mean", "sum", "max"]
@@ -46,7 +46,7 @@ class Bonus(Protocol):
     per_column: tuple[str, ...]
     """names of the arrays of `state` whose first axis is this learner's columns"""
 
-    def reward(self, rollout: Rollout, seen: Seen) -> tuple[Array, Metrics]:
+    def reward(self, rollout: Rollout, seen: RolloutObservations) -> tuple[Array, Metrics]:
         """The bonus [T, B] of each step, which counts where `rollout.valid`; and its metrics."""
 
     def state(self) -> dict[str, Array]:

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ..processes.hardware import CACHE, compiled_cache, wanted_compiler
 
 Compiled = Callable[..., list[Tensor]]
-COMPILER_PATIENCE = 900.0
+COMPILER_TIMEOUT = 900.0
 """Seconds after which a compiler is taken to hang; on a busy machine it takes a minute or two."""
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 LITTLE_ROOM = 2**24
@@ -66,7 +66,7 @@ def compiler_missing() -> str | None:
     return None
 
 
-def why_not_compiled(error: BaseException) -> str:
+def compile_failure_reason(error: BaseException) -> str:
     """What kept a step from being compiled, as far as torch and the compiler tell."""
     told = "\n".join(_told(error))
     cache = os.environ.get(CACHE) or compiled_cache()
@@ -110,7 +110,7 @@ def _room(folder: str) -> int:
 
 
 @contextmanager
-def compilers_ended_after(seconds: float) -> Iterator[list[int]]:
+def compiler_timeout(seconds: float) -> Iterator[list[int]]:
     """Meanwhile, a compiler that takes this long is ended; a list that gets its process id."""
     ended: list[int] = []
     name = Path(wanted_compiler(os.environ.get("CXX"))).name

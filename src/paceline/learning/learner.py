@@ -19,18 +19,18 @@ from ..distributed import Sync
 from ..envs.frame_stack import stacked
 from ..envs.spaces import ObservationSpec
 from ..errors import Diverged
-from ..policy.actor_critic import ActorCritic, Carried
-from ..policy.flat import Flat
+from ..policy.actor_critic import ActorCritic, RecurrentInputs
+from ..policy.flat import FlatParameters
 from ..policy.network import NetworkSpec
 from ..policy.normalize import ReturnScaler, RunningMoments
 from ..policy.prediction import Inputs, Prediction
-from ..policy.settings import own_settings
+from ..policy.settings import standard_settings
 from ..rollout import Array, Rollout
 from ..storage.arrays import part, prefixed
 from .algorithms import Algorithm
 from .batch import Rows, Signals, ValueHead, permutation, segment_rows
 from .bonus import Bonus, BonusContext, Metrics, Reduction
-from .observations import Seen
+from .observations import RolloutObservations
 from .optimizers import Optimizer
 from .step import LossTerm, Objective, PolicyLoss, Step
 
@@ -39,7 +39,7 @@ CHECK_EVERY = 50
 
 
 @dataclass(frozen=True)
-class Plan:
+class LearnerConfig:
     """How a learner uses its rollouts."""
 
     epochs: int
@@ -60,26 +60,26 @@ class Batch:
     """All rows of a rollout, ready to be learnt from."""
 
     rows: Rows
-    seen: Seen
+    seen: RolloutObservations
     known: Prediction | None
     """what the learner predicts of all rows, if that is known already"""
     metrics: Metrics
 
     def looked_at(self, rows: Rows) -> Rows:
         """With pictures in place of where to find them."""
-        following = self.seen.look(rows.next_inputs) if rows.next_inputs else ()
-        return replace(rows, inputs=self.seen.look(rows.inputs), next_inputs=following)
+        following = self.seen.gather_images(rows.next_inputs) if rows.next_inputs else ()
+        return replace(rows, inputs=self.seen.gather_images(rows.inputs), next_inputs=following)
 
 
 class Learner:
-    @own_settings()
+    @standard_settings()
     def __init__(
         self,
         network: NetworkSpec,
         algorithm: Algorithm,
         optimizer: Optimizer,
         sync: Sync,
-        plan: Plan,
+        plan: LearnerConfig,
         columns: int,
         device: torch.device,
         stored: ObservationSpec | None = None,
@@ -103,7 +103,7 @@ class Learner:
         objective = Objective(PolicyLoss(self.module, algorithm, plan.max_grad_norm), *others)
         objective.to(device)
         self._others = others
-        self.flat = Flat(self.module, device, objective)
+        self.flat = FlatParameters(self.module, device, objective)
         self._shared = sync.share(self.flat.storage)
         """what all ranks see; unless they share memory, `flat`'s own storage"""
         self._step = Step(
@@ -153,7 +153,7 @@ class Learner:
         """What actors need, as one array; on a CPU a view that changes with the next update."""
         return self.flat.published.numpy(force=True)
 
-    @own_settings()
+    @standard_settings()
     def update(self, rollout: Rollout, remaining: float) -> Metrics:
         """Learn from one rollout; `remaining` falls from 1 to 0 over the run.
 
@@ -178,22 +178,22 @@ class Learner:
         del metrics["weights"]
         self._observe(rollout)
         self.version += 1
-        self.refresh()
+        self.pull_shared_weights()
         if self.sync.size > 1 and self.version % CHECK_EVERY == 0:
-            self.compare()
+            self.check_ranks_agree()
         return metrics
 
-    def refresh(self) -> None:
+    def pull_shared_weights(self) -> None:
         """Copy the weights that all processes share, if they do."""
         if not self._own:
             self.flat.storage.copy_(self._shared)
 
-    def follow(self, version: int) -> None:
+    def set_version(self, version: int) -> None:
         """Number the next update after those that other processes have made."""
         self._step.count += version - self.version
         self.version = version
 
-    def compare(self) -> None:
+    def check_ranks_agree(self) -> None:
         """Make sure that all ranks have the same weights, to the bit."""
         sums = self.sync.gather(zlib.crc32(self.flat.storage.numpy(force=True).data))
         usual = max(sums, key=sums.count)
@@ -205,13 +205,13 @@ class Learner:
                 "machine, or hosts with different CPUs, can cause it"
             )
 
-    def see(self, rollout: Rollout) -> Seen:
+    def observations(self, rollout: Rollout) -> RolloutObservations:
         """A rollout's observations, as this learner reads them."""
-        return Seen.of(rollout, self._stored, self._device)
+        return RolloutObservations.of(rollout, self._stored, self._device)
 
     def prepare_batch(self, rollout: Rollout) -> Batch:
         """Values, targets and weights of every row, all T·B of them."""
-        seen = self.see(rollout)
+        seen = self.observations(rollout)
         inputs = self.module.inputs(seen.parts)
         predicted, log_ratio, known = self._predicted(rollout, inputs, seen)
         value = predicted.numpy(force=True).reshape(rollout.steps + 1, rollout.columns, -1)
@@ -277,7 +277,7 @@ class Learner:
         return metrics
 
     def _predicted(
-        self, rollout: Rollout, inputs: Inputs, seen: Seen
+        self, rollout: Rollout, inputs: Inputs, seen: RolloutObservations
     ) -> tuple[torch.Tensor, Array, Prediction | None]:
         """Values of all observations, and where they are asked for log π − log μ of all actions.
 
@@ -295,28 +295,32 @@ class Learner:
         values, logps = [], []
         with torch.no_grad():
             if not needs_ratio:
-                values = [self.module.value(seen.look(piece)) for piece in _pieces(inputs, size)]
+                values = [
+                    self.module.value(seen.gather_images(piece)) for piece in _pieces(inputs, size)
+                ]
                 return torch.cat(values), np.zeros((), np.float32), None
             action = self._tensor(rollout.action)
             if rollout.segment:  # all columns from the rollout's beginning, as one sequence
-                values.append(self.module.value(seen.look(inputs), self._carried(rollout, 1)))
+                values.append(
+                    self.module.value(seen.gather_images(inputs), self._carried(rollout, 1))
+                )
                 carried = self._carried(rollout, 0)
-                logps.append(self.module.predict(seen.look(acting), action, carried).logp)
+                logps.append(self.module.predict(seen.gather_images(acting), action, carried).logp)
             else:
                 for *shown, taken in _pieces((*acting, action), size):
                     with torch.set_grad_enabled(self._once):
-                        known = self.module.predict(seen.look(tuple(shown)), taken)
+                        known = self.module.predict(seen.gather_images(tuple(shown)), taken)
                     values.append(known.value.detach())
                     logps.append(known.logp.detach())
-                values.append(self.module.value(seen.look(last)))
+                values.append(self.module.value(seen.gather_images(last)))
         logp = torch.cat(logps).numpy(force=True).reshape(rollout.reward.shape)
         log_ratio = np.where(rollout.valid, logp - rollout.logp, np.float32(0.0))
         return torch.cat(values), log_ratio, known if self._once else None
 
-    def _carried(self, rollout: Rollout, more: int) -> Carried:
+    def _carried(self, rollout: Rollout, more: int) -> RecurrentInputs:
         """What a memory needs for all steps of a rollout, and `more` observations after them."""
         first = torch.from_numpy(rollout.first[: rollout.steps + more]).to(self._device)
-        return Carried(first, torch.from_numpy(rollout.state[0]).to(self._device))
+        return RecurrentInputs(first, torch.from_numpy(rollout.state[0]).to(self._device))
 
     def _filled(self, rows: Rows, valid: Array) -> Rows:
         """Rows that do not count become copies of one that does, and still do not count.
@@ -366,7 +370,7 @@ class Learner:
                 if batch.seen.pictures and known is None:
                     minibatch = batch.looked_at(minibatch)
                 if self._alone:
-                    total += step.whole(minibatch, remaining, lr, known)
+                    total += step.fused(minibatch, remaining, lr, known)
                 else:
                     self._sum(step.gradient(minibatch, remaining, known))
                     if self._to_stop():
@@ -380,7 +384,7 @@ class Learner:
     def _to_stop(self) -> bool:
         """Whether a metric of the minibatch is above what the algorithm allows."""
         limits = self._algorithm.stop_above
-        return any(self._step.mean_of(name) > limit for name, limit in limits.items())
+        return any(self._step.metric_mean(name) > limit for name, limit in limits.items())
 
     def _shuffled(self, rows: Rows, rollout: Rollout, epoch: int) -> Rows:
         plan, length = self._plan, rollout.segment or 1
@@ -441,10 +445,10 @@ class Learner:
         flat = array.reshape(-1, *array.shape[2:]) if array.ndim > 1 else array
         return torch.from_numpy(flat).to(self._device)
 
-    @own_settings()
+    @standard_settings()
     def warm_up(self, rollout: Rollout) -> float:
         """Compile for rollouts of this shape, learning nothing; returns the seconds taken."""
-        began, seen = time.perf_counter(), self.see(rollout)
+        began, seen = time.perf_counter(), self.observations(rollout)
         blank = np.zeros((*rollout.reward.shape, len(self._heads)), np.float32)
         rows, value = rollout.reward.size, self._tensor(blank)
         inputs = self.module.inputs(seen.parts)
@@ -472,7 +476,7 @@ class Learner:
         parts = ("obs.", self._obs_moments), ("return.", self._scaler), ("bonus.", self._bonus)
         return [(prefix, found) for prefix, found in parts if found is not None]
 
-    def adopt(self, weights: dict[str, Array], arrays: dict[str, Array]) -> None:
+    def load_weights(self, weights: dict[str, Array], arrays: dict[str, Array]) -> None:
         """Take over the weights and running statistics of another run; counters stay."""
         for name, tensor in self.module.named_weights().items():
             tensor.copy_(torch.from_numpy(weights[name]))
@@ -487,7 +491,7 @@ class Learner:
         if arrays["counts"].min() < 0:
             raise ValueError(f"its counts are {arrays['counts'].tolist()}")
         self._shared.copy_(torch.from_numpy(arrays["storage"]))
-        self.refresh()
+        self.pull_shared_weights()
         for number, moment in enumerate(self._step.moments):
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
         self.version, self._step.count = (int(count) for count in arrays["counts"])

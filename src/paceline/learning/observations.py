@@ -1,4 +1,4 @@
-"""Seen: a rollout's observations as a learner reads them.
+"""RolloutObservations: a rollout's observations as a learner reads them.
 
 Pictures stay where they are, each of them once, until a minibatch is looked at. Before, a row only
 says where to find its pictures. T = steps, B = columns, R = rows, S = observations in a stack.
@@ -17,7 +17,7 @@ from ..rollout import Rollout
 
 
 @dataclass(frozen=True)
-class Seen:
+class RolloutObservations:
     parts: dict[str, torch.Tensor]
     """[(T+1)·B, ...] by name; of pictures, where each row's are"""
     pictures: dict[str, torch.Tensor]
@@ -25,7 +25,7 @@ class Seen:
     """how rollouts hold observations, of which a policy may see several as one"""
 
     @staticmethod
-    def of(rollout: Rollout, spec: ObservationSpec, device: torch.device) -> Seen:
+    def of(rollout: Rollout, spec: ObservationSpec, device: torch.device) -> RolloutObservations:
         parts, pictures = {}, {}
         for name, found in spec.split(rollout.obs).items():
             if name.startswith("image"):
@@ -34,9 +34,9 @@ class Seen:
             elif name == "vector":
                 found = stacked(spec, rollout, "vector")
             parts[name] = torch.from_numpy(found).to(device).flatten(0, 1).contiguous()
-        return Seen(parts, pictures, spec)
+        return RolloutObservations(parts, pictures, spec)
 
-    def look(self, inputs: Inputs) -> Inputs:
+    def gather_images(self, inputs: Inputs) -> Inputs:
         """With pictures in place of where to find them."""
         if not self.pictures:
             return inputs

@@ -1,8 +1,8 @@
 """Optimisers on one flat tensor, in place.
 
-`numbers` are what changes with the `count` of steps, 1 at the first: the rate, and the floor that
-is added to the deviation. A compiled `step` takes them as 0-d tensors. `moments` says how many
-tensors of state there are, each as large as the weights.
+`step_size_and_eps(lr, count)` gives what changes with the `count` of steps, 1 at the first; a
+compiled `step` takes both as 0-d tensors. `moments` is the number of state tensors, each as large
+as the weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Adam:
     beta2: float = 0.999
     moments: int = 2
 
-    def numbers(self, lr: float, count: int) -> tuple[float, float]:
+    def step_size_and_eps(self, lr: float, count: int) -> tuple[float, float]:
         """Both bias corrections, and ε scaled so that they need not touch the moments."""
         unbias = (1 - self.beta2**count) ** 0.5
         return lr * unbias / (1 - self.beta1**count), self.eps * unbias
@@ -42,7 +42,7 @@ class RMSprop:
     alpha: float = 0.99
     moments: int = 1
 
-    def numbers(self, lr: float, count: int) -> tuple[float, float]:
+    def step_size_and_eps(self, lr: float, count: int) -> tuple[float, float]:
         return lr, self.eps
 
     def step(self, flat: Tensor, grad: Tensor, state: list[Tensor], rate: Any, floor: Any) -> None:

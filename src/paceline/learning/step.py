@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, functionalize, grad
 
-from ..policy.actor_critic import ActorCritic, Carried
-from ..policy.flat import Flat
+from ..policy.actor_critic import ActorCritic, RecurrentInputs
+from ..policy.flat import FlatParameters
 from ..policy.prediction import Prediction
 from ..rollout import Array, Rollout
 from .algorithms import Algorithm, Losses
@@ -62,7 +62,7 @@ class PolicyLoss:
     def loss(self, rows: Rows, remaining: Any, prediction: Prediction | None = None) -> Losses:
         """What is predicted of the rows may be known already."""
         if prediction is None:
-            prediction = self.module.predict(rows.inputs, rows.action, carried(rows))
+            prediction = self.module.predict(rows.inputs, rows.action, recurrent_inputs(rows))
         return self._algorithm.loss(prediction, rows, remaining)
 
     def rows(self, rollout: Rollout) -> Mapping[str, Array]:
@@ -117,7 +117,7 @@ class Step:
     def __init__(
         self,
         objective: Objective,
-        flat: Flat,
+        flat: FlatParameters,
         optimizer: Optimizer,
         compiled: bool,
         target: Tensor | None = None,
@@ -171,14 +171,14 @@ class Step:
     def apply(self, lr: float) -> Tensor:
         """Take one optimiser step; returns the mean of each metric and each gradient's norm."""
         self.count += 1
-        rate, floor = self._optimizer.numbers(lr, self.count)
+        rate, floor = self._optimizer.step_size_and_eps(lr, self.count)
         tensors = [self.buffer, self._target, *self.moments]
         if self._move is None:  # steps are not compiled
             with torch.no_grad():
                 return self._pure_move(rate, floor, *tensors)[0]
         return self._move(scalar(rate), scalar(floor), *tensors)[0]
 
-    def whole(
+    def fused(
         self, rows: Rows, remaining: float, lr: float, prediction: Prediction | None = None
     ) -> Tensor:
         """`gradient` and `apply` at once, where nobody has a say in between."""
@@ -189,7 +189,7 @@ class Step:
             self.prepare(rows, whole=True)
         assert self._both is not None
         self.count += 1
-        numbers = [*self._optimizer.numbers(lr, self.count), remaining]
+        numbers = [*self._optimizer.step_size_and_eps(lr, self.count), remaining]
         inputs = [*map(scalar, numbers), self._flat.weights, *self.moments, *rows.tensors()]
         return self._both(*inputs)[0]
 
@@ -205,7 +205,7 @@ class Step:
         inputs = [*numbers[:2], self.buffer, self._target, *self.moments]
         self._move = compiled(functionalize(self._pure_move), inputs)
 
-    def mean_of(self, metric: str) -> float:
+    def metric_mean(self, metric: str) -> float:
         """A metric's mean over the minibatch whose gradient is in the buffer."""
         at = self._size
         for names in self._objective.names:
@@ -256,8 +256,8 @@ class Step:
         return [torch.cat(found)]
 
 
-def carried(rows: Rows) -> Carried | None:
+def recurrent_inputs(rows: Rows) -> RecurrentInputs | None:
     """What a memory needs of a minibatch, beside its inputs."""
     if rows.carry is None or rows.first is None:
         return None
-    return Carried(rows.first.reshape(-1, len(rows.carry)), rows.carry)
+    return RecurrentInputs(rows.first.reshape(-1, len(rows.carry)), rows.carry)

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..rollout import Array
-from .distributions import Head, make_head
+from .distributions import Distribution, make_distribution
 from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
 
 
 class Actor(Protocol):
     """What a sampler needs of a policy."""
 
-    head: Head
+    distribution: Distribution
     carry_size: int
     """S, floats of memory that it carries from step to step for each row; 0 without memory"""
 
@@ -39,7 +39,7 @@ class NumpyActor:
     carry_size = 0
 
     def __init__(self, spec: NetworkSpec, rows: int) -> None:
-        self.spec, self.head = spec, make_head(spec)
+        self.spec, self.distribution = spec, make_distribution(spec)
         sizes = [spec.obs.size, *spec.hidden, spec.outputs]
         self._shapes = list(pairwise(sizes))
         self._buffers = [np.empty((rows, size), np.float32) for size in spec.hidden]
@@ -52,8 +52,8 @@ class NumpyActor:
     def load(self, weights: Array) -> None:
         at = self.spec.normalizer_size
         self._mean, self._scale = np.split(weights[:at], 2)
-        self.head.load(weights[at : at + self.head.extra])
-        at += self.head.extra
+        self.distribution.load(weights[at : at + self.distribution.extra])
+        at += self.distribution.extra
         layers = []
         for inputs, outputs in self._shapes:
             end = at + inputs * outputs

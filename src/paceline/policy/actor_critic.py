@@ -19,7 +19,7 @@ from .prediction import Inputs, Prediction
 from .user_modules import initialize_own, make_memory
 
 
-class Carried(NamedTuple):
+class RecurrentInputs(NamedTuple):
     """What a memory needs beside features: where episodes start, and what it held before."""
 
     first: Tensor
@@ -82,7 +82,7 @@ class Policy(nn.Module):
         self.register_buffer("_index", table, persistent=False)
 
     def features(
-        self, inputs: Inputs, memory: Carried | None = None
+        self, inputs: Inputs, memory: RecurrentInputs | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """What the heads read [R, F]; and with a memory what it holds afterwards [N, S]."""
         found = self.trunk(_seen(inputs, self._masked))
@@ -90,7 +90,7 @@ class Policy(nn.Module):
             return found, None
         if memory is None:  # rows that have nothing to do with each other
             zero = found.new_zeros(len(found), self.carry_size)
-            memory = Carried(zero.new_ones(1, len(found), dtype=torch.bool), zero)
+            memory = RecurrentInputs(zero.new_ones(1, len(found), dtype=torch.bool), zero)
         sequence = found.reshape(*memory.first.shape, -1)
         out, carry = self.memory(sequence, memory.first, memory.carry)
         return out.flatten(0, 1), carry
@@ -104,7 +104,7 @@ class Policy(nn.Module):
         """Logits of a discrete action, or means of a Box."""
         return self.parameters_of(self.features(inputs)[0], inputs)
 
-    def judge(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def logp_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability [R] of each action, and the entropy [R] of its distribution."""
         if self._kind == "discrete":
             return categorical(parameters, action)
@@ -166,16 +166,20 @@ class ActorCritic(nn.Module):
         normalizer = (self.obs_mean, self.obs_scale) if self.spec.normalize_obs else None
         return prepared(self.spec, parts, normalizer)
 
-    def value(self, inputs: Inputs, memory: Carried | None = None) -> Tensor:
+    def value(self, inputs: Inputs, memory: RecurrentInputs | None = None) -> Tensor:
         """[R, H]"""
         if self.spec.shared_trunk:
             return self.value_head(self.policy.features(inputs, memory)[0])
         return self.value_head(self.value_trunk(_seen(inputs, bool(self.spec.obs.mask))))
 
-    def predict(self, inputs: Inputs, action: Tensor, memory: Carried | None = None) -> Prediction:
+    def predict(
+        self, inputs: Inputs, action: Tensor, memory: RecurrentInputs | None = None
+    ) -> Prediction:
         """What a loss needs, in one pass."""
         features, _ = self.policy.features(inputs, memory)
-        logp, entropy = self.policy.judge(self.policy.parameters_of(features, inputs), action)
+        logp, entropy = self.policy.logp_and_entropy(
+            self.policy.parameters_of(features, inputs), action
+        )
         if self.spec.shared_trunk:
             return Prediction(logp, entropy, self.value_head(features))
         return Prediction(logp, entropy, self.value(inputs))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline")
 
-OWN = ("encoder", "memory")
+USER_MODULES = ("encoder", "memory")
 """Parts of a network that may be a user's own class or object."""
 
 
@@ -87,7 +87,7 @@ class Agent:
             self.reset()
         if self._carry is None:
             self._carry = np.zeros((rows, self._actor.carry_size), np.float32)
-        head, (shape, dtype) = self._actor.head, self.network.act.stored
+        head, (shape, dtype) = self._actor.distribution, self.network.act.stored
         parameters = np.empty((rows, head.size), np.float32)
         action = np.empty((rows, *shape), dtype)
         self._actor.step(obs, np.zeros(rows, np.bool_), self._carry, parameters)
@@ -105,9 +105,9 @@ class Agent:
         import torch
 
         from .actor_critic import ActorCritic
-        from .settings import own_settings
+        from .settings import standard_settings
 
-        with own_settings():
+        with standard_settings():
             module = ActorCritic(self.network)
         # A user's encoder may hold constants, which are its own and not saved.
         named = {name: torch.from_numpy(weight) for name, weight in self.weights.items()}
@@ -142,7 +142,7 @@ def from_checkpoint(
     know: a checkpoint's word for it is never imported."""
     network = saved_network(path, found)
     parts: dict[str, Any] = {}
-    for name in OWN:
+    for name in USER_MODULES:
         said, given = getattr(network, name), own.get(name)
         if said is not None and given is None:
             raise BadInput(
@@ -182,7 +182,7 @@ def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
     from .actor_critic import ActorCritic
 
     # A user's module must really be made; ours need not take any memory.
-    with torch.device("cpu" if any(getattr(network, name) for name in OWN) else "meta"):
+    with torch.device("cpu" if any(getattr(network, name) for name in USER_MODULES) else "meta"):
         try:
             named = ActorCritic(network).named_weights()
         except (RuntimeError, TypeError, OverflowError) as error:
@@ -195,5 +195,5 @@ def network_facts(network: NetworkSpec) -> dict[str, Any]:
     facts = dataclasses.asdict(dataclasses.replace(network, encoder=None, memory=None))
     for bound in ("low", "high"):
         facts["act"][bound] = [str(number) for number in facts["act"][bound]]
-    own = {name: getattr(network, name) for name in OWN}
+    own = {name: getattr(network, name) for name in USER_MODULES}
     return facts | {name: name_of(thing) for name, thing in own.items() if thing is not None}

@@ -145,10 +145,10 @@ class StateGaussian(Gaussian):
         return (-0.5 * z * z - log_std - np.float32(LOG_SQRT_2PI)).sum(-1)
 
 
-Head = Categorical | Gaussian
+Distribution = Categorical | Gaussian
 
 
-def make_head(network: NetworkSpec) -> Head:
+def make_distribution(network: NetworkSpec) -> Distribution:
     act = network.act
     if act.kind == "discrete":
         return Categorical(act.size)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ..envs.spaces import Leaf, ObservationSpec
 from ..errors import BadInput
-from .network import NetworkSpec, Pictures
+from .network import ImageEncoder, NetworkSpec
 from .user_modules import OwnEncoder
 
 
@@ -121,7 +121,10 @@ class Mixed(nn.Module):
     """Several images and a vector → their features side by side."""
 
     def __init__(
-        self, obs: ObservationSpec, pictures: Pictures | None, activation: Callable[[], nn.Module]
+        self,
+        obs: ObservationSpec,
+        pictures: ImageEncoder | None,
+        activation: Callable[[], nn.Module],
     ) -> None:
         super().__init__()
         built = [_convolutions(leaf, pictures, activation) for leaf in obs.images]
@@ -171,7 +174,7 @@ def make_trunk(spec: NetworkSpec) -> tuple[Trunk, int]:
 
 
 def _convolutions(
-    image: Leaf, pictures: Pictures | None, activation: Callable[[], nn.Module]
+    image: Leaf, pictures: ImageEncoder | None, activation: Callable[[], nn.Module]
 ) -> tuple[list[nn.Module], int]:
     pixels = Pixels(image, scaled=pictures == "mlp")
     channels, *sides = pixels.size

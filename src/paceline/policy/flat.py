@@ -13,7 +13,7 @@ from .actor_critic import ActorCritic
 from .network import stored_as
 
 
-class Layout:
+class ParameterLayout:
     """Where each parameter of a module lies in a flat tensor."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -37,7 +37,7 @@ class Layout:
             parameter.data = views[name]
 
 
-class Flat:
+class FlatParameters:
     """Moves an actor-critic's numbers into one tensor; the module's own become views of it.
 
     `whole` holds the actor-critic in front of what other losses train.
@@ -47,7 +47,7 @@ class Flat:
         self, module: ActorCritic, device: torch.device, whole: nn.Module | None = None
     ) -> None:
         whole = whole or module
-        self.layout = Layout(whole)
+        self.layout = ParameterLayout(whole)
         acts = module if module.spec.acts_with_value else module.policy
         acting = sum(parameter.numel() for parameter in acts.parameters())
         normalizer = module.spec.normalizer_size

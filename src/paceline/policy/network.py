@@ -16,7 +16,7 @@ Activation = Literal["tanh", "relu", "elu"]
 Encoder = str | Callable[..., Any]
 """`module:Class` of a user's own, or from Python the class or the torch module itself."""
 
-Pictures = Literal["mlp", "small", "nature", "impala"]
+ImageEncoder = Literal["mlp", "small", "nature", "impala"]
 """What reads an image: dense layers, or convolutions by name (see encoders.py)."""
 Precision = Literal["fp32", "bf16"]
 
@@ -50,7 +50,7 @@ class NetworkSpec:
     state_dependent_std: bool = False
     encoder: Encoder | None = None
     """a user's own; it takes the place of `pictures`"""
-    pictures: Pictures | None = None
+    pictures: ImageEncoder | None = None
     """None: what suits their size"""
     precision: Precision = "fp32"
     """of what comes before the heads"""

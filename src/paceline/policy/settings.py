@@ -14,7 +14,7 @@ FILTERS, PRECISION = list(warnings.filters), torch.get_float32_matmul_precision(
 
 
 @contextmanager
-def own_settings() -> Iterator[None]:
+def standard_settings() -> Iterator[None]:
     """Compute with the settings a learner relies on; afterwards they are what they were before.
 
     An environment that works in float64, or without gradients, still finds what it has set.

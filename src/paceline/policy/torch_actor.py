@@ -6,19 +6,19 @@ import torch
 from torch import nn
 
 from ..rollout import Array
-from .actor_critic import ActorCritic, Carried, Policy, prepared
-from .distributions import make_head
-from .flat import Layout
+from .actor_critic import ActorCritic, Policy, RecurrentInputs, prepared
+from .distributions import make_distribution
+from .flat import ParameterLayout
 from .network import NetworkSpec
-from .settings import own_settings
+from .settings import standard_settings
 
 
 class TorchActor:
     """Acts like `NumpyActor`, for observations that need more than dense layers."""
 
-    @own_settings()
+    @standard_settings()
     def __init__(self, spec: NetworkSpec) -> None:
-        self.spec, self.head = spec, make_head(spec)
+        self.spec, self.distribution = spec, make_distribution(spec)
         self._value_head: nn.Linear | None = None
         if spec.acts_with_value:
             whole = ActorCritic(spec)
@@ -27,16 +27,16 @@ class TorchActor:
         else:
             self._bound = self._policy = Policy(spec)
         self._bound.requires_grad_(False)
-        self._layout = Layout(self._bound)
+        self._layout = ParameterLayout(self._bound)
         self.carry_size = self._policy.carry_size
 
     def load(self, weights: Array) -> None:
         at = self.spec.normalizer_size
         self._normalizer = torch.from_numpy(weights[:at]).chunk(2) if at else None
-        self.head.load(weights[at : at + self.head.extra])
+        self.distribution.load(weights[at : at + self.distribution.extra])
         self._layout.bind(self._bound, torch.from_numpy(weights[at:]))
 
-    @own_settings()
+    @standard_settings()
     @torch.inference_mode()
     def step(
         self, obs: Array, first: Array, carry: Array, out: Array, value: Array | None = None
@@ -45,7 +45,7 @@ class TorchActor:
         inputs = prepared(self.spec, parts, self._normalizer)
         memory = None
         if self.carry_size:
-            memory = Carried(torch.from_numpy(first)[None], torch.from_numpy(carry))
+            memory = RecurrentInputs(torch.from_numpy(first)[None], torch.from_numpy(carry))
         features, after = self._policy.features(inputs, memory)
         if after is not None:
             carry[...] = after.numpy()

@@ -20,10 +20,10 @@ from ..distributed.local import Local
 from ..envs.maker import EnvInfo, inspect_env
 from ..envs.spaces import ActionSpec, ObservationSpec
 from ..errors import BadInput, LostRank, OutOfMemory
-from ..learning.compiler import COMPILER_PATIENCE, compilers_ended_after, why_not_compiled
-from ..learning.learner import Learner, Plan
+from ..learning.compiler import COMPILER_TIMEOUT, compile_failure_reason, compiler_timeout
+from ..learning.learner import Learner, LearnerConfig
 from ..learning.optimizers import OPTIMIZERS
-from ..policy.network import NetworkSpec, Pictures
+from ..policy.network import ImageEncoder, NetworkSpec
 from ..processes.hardware import Choices, available_cpus, bound, keep_memory
 from ..processes.stopping import interruptible
 from ..rollout import Rollout, RolloutSpec
@@ -174,7 +174,7 @@ def rollout_spec(
 
 def blank_rollout(spec: RolloutSpec, obs: ObservationSpec) -> Rollout:
     """A rollout of the right shapes, with nothing in it."""
-    blank = Rollout.placed(spec)
+    blank = Rollout.from_spec(spec)
     for array in blank.arrays().values():
         array[...] = np.zeros((), array.dtype)
     if obs.kind == "discrete":
@@ -186,7 +186,7 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
     """What the configuration says, and for what it leaves open what suits the observation."""
     own = config.own_encoder
     image = bool(obs.images) and own is None
-    pictures: Pictures | None = None
+    pictures: ImageEncoder | None = None
     if image:
         pictures = config.encoder  # type: ignore[assignment]
     elif own is None and config.encoder not in (None, "mlp"):
@@ -233,7 +233,7 @@ def _learner(
     choices: Choices,
     env_info: EnvInfo,
 ) -> Learner:
-    plan = Plan(
+    plan = LearnerConfig(
         epochs=config.epochs,
         minibatches=config.minibatch_count,
         gamma=config.gamma,
@@ -280,12 +280,12 @@ def _warmed_up(learner: Learner, blank: Rollout, must: bool, aloud: bool) -> boo
     level = logging.INFO if aloud else logging.DEBUG
     log.log(level, "compiling the minibatch step …")
     try:
-        with compilers_ended_after(COMPILER_PATIENCE) as ended:
+        with compiler_timeout(COMPILER_TIMEOUT) as ended:
             log.log(level, "compiled in %.1f s", learner.warm_up(blank))
     except Exception as error:
-        cause = why_not_compiled(error)
+        cause = compile_failure_reason(error)
         if ended:
-            cause = f"the compiler had not ended after {COMPILER_PATIENCE:.0f} s"
+            cause = f"the compiler had not ended after {COMPILER_TIMEOUT:.0f} s"
         if must:
             raise BadInput(f"the minibatch step can't be compiled: {cause}") from error
         log.warning("the minibatch step can't be compiled (%s); it runs eagerly", cause)

@@ -21,7 +21,7 @@ from ..policy.agent import Agent
 from ..processes.hardware import available_cpus
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Rollout
-from ..samplers.unroll import or_none
+from ..samplers.unroll import none_hint
 
 log = logging.getLogger("paceline")
 
@@ -137,7 +137,7 @@ def _run(
     if not np.isfinite(totals).all():
         bad = totals[~np.isfinite(totals)][0]
         raise EnvironmentFailed(
-            f"an environment returned the reward {bad}{or_none(bad)} during evaluation"
+            f"an environment returned the reward {bad}{none_hint(bad)} during evaluation"
         )
     seeds = []
     if isinstance(columns, EnvColumns):
@@ -168,7 +168,7 @@ def _play(
     obs_spec, stored = columns.obs_spec, columns.act_spec.stored
     row = Rollout.allocate(1, width * each, obs_spec.stored, stored, columns_per_env=each)
     window = Window(obs_spec, row.columns) if obs_spec.stack > 1 else None
-    parameters = np.empty((row.columns, actor.head.size), np.float32)
+    parameters = np.empty((row.columns, actor.distribution.size), np.float32)
     carry = np.zeros((row.columns, actor.carry_size), np.float32)
     total, length = np.zeros(width), np.zeros(width, np.int64)
     totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
@@ -178,7 +178,7 @@ def _play(
     row.first[1] = True
     missing = episodes
     while missing:
-        row.turn()
+        row.start_next()
         columns.heartbeat.row += 1
         obs = row.obs[0] if window is None else window.show(row.obs[0], row.first[0])
         with np.errstate(all="ignore"):  # whatever environments have made of it
@@ -186,10 +186,10 @@ def _play(
         if window is not None:
             window.shift()
         if sample:
-            noise = actor.head.noise(EVALUATION_SEED, columns.row, 0, row.columns, 1)[0]
-            actor.head.sample(parameters, noise, row.action[0])
+            noise = actor.distribution.noise(EVALUATION_SEED, columns.row, 0, row.columns, 1)[0]
+            actor.distribution.sample(parameters, noise, row.action[0])
         else:
-            actor.head.greedy(parameters, row.action[0])
+            actor.distribution.greedy(parameters, row.action[0])
         columns.step(0, columns.adapt(row.action[0]), row)
         stepped = row.env_stepped[0]
         total += row.env_reward[0]

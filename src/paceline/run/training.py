@@ -29,7 +29,7 @@ from ..processes import hardware as machine
 from ..processes.hardware import Choices
 from ..processes.stopping import StopNow, interruptible
 from ..ring import ring
-from ..samplers.block import listed
+from ..samplers.block import format_differences
 from ..samplers.serial import Serial
 from ..storage import checkpoint
 from ..storage.arrays import fitting, part, taken
@@ -293,8 +293,8 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
         raise BadInput(f"{place} does not fit this run: {error}") from None
     if different:
         log.warning(
-            f"the environments of columns {listed(different)} did not replay to the same "
-            "observation and return; they begin a new episode, and the run goes on, but not "
+            f"the environments of columns {format_differences(different)} did not replay to the "
+            "same observation and return; they begin a new episode, and the run goes on, but not "
             "exactly as it would have"
         )
     if parts.sampler is not None:
@@ -322,7 +322,7 @@ def _start_from(source: str, parts: Parts) -> None:
                 f"init_from {shown(source)}: its {name} is {_short(theirs.get(name))}, and that of "
                 f"this run is {_short(ours[name])}; they have to be the same"
             )
-    parts.learner.adopt(found.weights, part("learner.", found.arrays))
+    parts.learner.load_weights(found.weights, part("learner.", found.arrays))
     if parts.sampler is not None:
         parts.sampler.publish(parts.learner.weights, parts.learner.version)
     if parts.sync.rank == 0:

@@ -19,7 +19,7 @@ from ..policy.actor import Actor, make_actor
 from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, OpenEpisodes, Rollout, RolloutSpec
-from .ledger import Mark, by_env, last_rows
+from .ledger import Snapshot, by_env, last_rows
 from .unroll import check, check_policy, unroll
 
 COUNTERS = ("row", "rollouts", "episode", "started", "ended", "length")
@@ -39,7 +39,7 @@ class Block:
         self._carry = np.zeros((spec.columns, spec.carry), np.float32)
         stacks = columns.obs_spec.stack > 1
         self._window = Window(columns.obs_spec, spec.columns) if stacks else None
-        self._head = np.empty((spec.steps, spec.columns, actor.head.size), np.float32)
+        self._head = np.empty((spec.steps, spec.columns, actor.distribution.size), np.float32)
         self._open = OpenEpisodes.none(columns.num_envs)
         self._rollouts, self._version = 0, 0
         self._process = os.getpid()
@@ -61,7 +61,7 @@ class Block:
         out.version[:], out.column[:] = self._version, np.arange(first, first + out.columns)
         begun = np.repeat(columns.row - columns.started, columns.columns_per_env)
         with np.errstate(all="ignore"):  # whatever environments have made of it
-            noise = self._actor.head.noise(
+            noise = self._actor.distribution.noise(
                 self._seed, self._rollouts, first, out.columns, out.steps
             )
         out.begin(self._obs, self._first)
@@ -77,7 +77,7 @@ class Block:
         self._rollouts += 1
         return self._open.close(out, first)
 
-    def counters(self) -> Mark:
+    def counters(self) -> Snapshot:
         """Where the columns stand, but for what a rollout ends with anyway."""
         return {
             **self.columns.state(),
@@ -86,12 +86,12 @@ class Block:
             "rollouts": np.array(self._rollouts),
         }
 
-    def mark(self) -> Mark:
+    def snapshot(self) -> Snapshot:
         before = {} if self._window is None else {"before": self._window.before.copy()}
         last = {"obs": self._obs, "first": self._first, "state": self._carry}
         return self.counters() | last_rows(self.columns.obs_spec, last) | before
 
-    def restore(self, state: Mark) -> list[Difference]:
+    def restore(self, state: Snapshot) -> list[Difference]:
         """Go on from `state`, or begin where it is empty; the columns that came out different."""
         if not state:
             self.begin()
@@ -118,7 +118,7 @@ class Block:
         self._rollouts = rollouts
         self.columns.episode += rollouts
 
-    def _replay(self, state: Mark) -> list[Difference]:
+    def _replay(self, state: Snapshot) -> list[Difference]:
         """Bring every open episode back; returns the columns where that failed."""
         columns = self.columns
         actions = by_env(state["actions"], state, columns.columns_per_env)
@@ -151,7 +151,7 @@ def make_block(
         raise
 
 
-def listed(different: list[Difference]) -> str:
+def format_differences(different: list[Difference]) -> str:
     """The columns and, behind those that share it, what differed: `0, 2 (reward); 1 (ended)`."""
     columns: dict[str, list[str]] = {}
     for column, what in sorted(different):
@@ -159,7 +159,7 @@ def listed(different: list[Difference]) -> str:
     return "; ".join(f"{', '.join(numbers)} ({what})" for what, numbers in columns.items())
 
 
-def packed(counters: Mark) -> tuple[Array, Mark]:
+def pack_counters(counters: Snapshot) -> tuple[Array, Snapshot]:
     """Counters in one array, sent in less than half the time; and what does not fit into it."""
     rest = dict(counters)
     table = np.empty((len(COUNTERS) + 1, len(rest["total"])), np.int64)
@@ -169,8 +169,8 @@ def packed(counters: Mark) -> tuple[Array, Mark]:
     return table, rest
 
 
-def unpacked(table: Array, rest: Mark) -> Mark:
-    """What `packed` took apart."""
+def unpack_counters(table: Array, rest: Snapshot) -> Snapshot:
+    """What `pack_counters` took apart."""
     found = dict(zip(COUNTERS, table, strict=False))
     for name in ("row", "rollouts"):
         found[name] = np.array(found[name][0])

@@ -20,25 +20,25 @@ from ..storage.arrays import fitting, prefixed
 
 MOST = 2**53
 """No run has more rows."""
-Mark = dict[str, Any]
+Snapshot = dict[str, Any]
 """Where a block's columns stand: their counters, latest observations and open episodes."""
 
 
-def last_rows(obs: ObservationSpec, rows: Mapping[str, Array]) -> Mark:
+def last_rows(obs: ObservationSpec, rows: Mapping[str, Array]) -> Snapshot:
     """Copies of the last rows [B] of a rollout's fields; observations by part."""
     parts = {f"obs.{name}": part for name, part in obs.split(rows["obs"]).items()}
     others = {name: row for name, row in rows.items() if name != "obs" and row.size}
     return {name: row.copy() for name, row in (parts | others).items()}
 
 
-def open_steps(mark: Mark) -> Array:
+def open_steps(snapshot: Snapshot) -> Array:
     """Steps of each environment's open episode; 0 where it has ended."""
-    return np.where(mark["ended"], 0, mark["row"] - mark["started"])
+    return np.where(snapshot["ended"], 0, snapshot["row"] - snapshot["started"])
 
 
-def by_env(rows: Array, mark: Mark, columns_per_env: int) -> list[Array]:
+def by_env(rows: Array, snapshot: Snapshot, columns_per_env: int) -> list[Array]:
     """Rows of all open episodes, one after the other, as `Ledger.state` gives them: each one's."""
-    return np.split(rows, np.cumsum(open_steps(mark) * columns_per_env)[:-1])
+    return np.split(rows, np.cumsum(open_steps(snapshot) * columns_per_env)[:-1])
 
 
 LAST = [name for name, entry in FIELDS.items() if entry["kept"] == "last"]
@@ -55,28 +55,28 @@ class Ledger:
         """of the latest rollouts, as far back as any open episode reaches"""
         self._oldest = 0
         """row of the run at which they begin"""
-        self.now: Mark = {}
+        self.latest: Snapshot = {}
         """after the latest rollout; empty before the first"""
-        self.published: Mark = {}
+        self.published: Snapshot = {}
         """after the rollout from which the latest weights were learnt"""
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, snapshot: Snapshot) -> None:
         """The columns stand here at first, or once they have been brought back."""
-        if self.now:
-            self.now.update(mark)
+        if self.latest:
+            self.latest.update(snapshot)
         else:
-            self.now = self.published = mark
+            self.latest = self.published = snapshot
 
-    def note(self, rollout: Rollout, counters: Mark) -> Mark:
+    def record(self, rollout: Rollout, counters: Snapshot) -> Snapshot:
         """A rollout has come in; returns where the columns stand after it."""
         spec = self._env_info.obs_spec
         arrays = rollout.arrays()
         last = {name: arrays[name][-1] for name in LAST if len(arrays[name])}
-        self.now = counters | last_rows(spec, last)
+        self.latest = counters | last_rows(spec, last)
         if spec.stack > 1:
-            self.now["before"] = history(spec, rollout)
+            self.latest["before"] = history(spec, rollout)
         if self._env_info.resume == "replay":
-            row = min(int(mark["started"].min()) for mark in (self.published, self.now))
+            row = min(int(snapshot["started"].min()) for snapshot in (self.published, self.latest))
             for name, rows in self._rows.items():
                 rows.append(arrays[name].copy())
             actions = self._rows["action"]
@@ -84,15 +84,15 @@ class Ledger:
                 self._oldest += len(actions[0])
                 for rows in self._rows.values():
                     rows.popleft()
-        return self.now
+        return self.latest
 
-    def state(self, mark: Mark) -> Mark:
+    def state(self, snapshot: Snapshot) -> Snapshot:
         """With `actions`, the open episodes' own, one column after the other."""
-        if not mark or self._env_info.resume != "replay":
-            return dict(mark)
-        found = dict(mark)
-        begins = mark["started"] - self._oldest
-        ends = begins + open_steps(mark)
+        if not snapshot or self._env_info.resume != "replay":
+            return dict(snapshot)
+        found = dict(snapshot)
+        begins = snapshot["started"] - self._oldest
+        ends = begins + open_steps(snapshot)
         for name, kept in self._rows.items():
             rows, taken = np.concatenate([*kept, self._blank(name, 0)]), []
             for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
@@ -100,12 +100,12 @@ class Ledger:
             found[f"{name}s"] = np.concatenate(taken)
         return found
 
-    def restore(self, state: Mark) -> None:
+    def restore(self, state: Snapshot) -> None:
         """Take over what another ledger's `state` gave; `ValueError` if none can have given it."""
         self._check(state)
         taken = {f"{name}s" for name in self._rows}
-        self.now = {name: array for name, array in state.items() if name not in taken}
-        self.published = self.now
+        self.latest = {name: array for name, array in state.items() if name not in taken}
+        self.published = self.latest
         if self._env_info.resume != "replay":
             return
         # Rows before the open episodes' are never asked for again; each column's own are put back.
@@ -128,7 +128,7 @@ class Ledger:
         shape, dtype = FIELDS[name]["layout"](self._spec)[1]
         return np.zeros((rows, self._spec.columns, *shape), dtype)
 
-    def _check(self, state: Mark) -> None:
+    def _check(self, state: Snapshot) -> None:
         count, number = np.zeros(self._spec.num_envs, np.int64), np.array(0)
         flag = np.zeros(self._spec.num_envs, np.bool_)
         template = {"row": number, "episode": count, "started": count, "ended": flag}

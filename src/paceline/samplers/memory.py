@@ -42,7 +42,7 @@ class Memory:
         self.weights = Weights(self._array((4,), np.int64), self._array((weights,), np.float32))
         self.heartbeats = [self._heartbeat() for _ in range(workers)]
         """of each worker"""
-        self.slots = [Rollout.placed(rollout, self._array) for _ in range(slots)]
+        self.slots = [Rollout.from_spec(rollout, self._array) for _ in range(slots)]
 
     def _heartbeat(self) -> Heartbeat:
         place = self._place(ctypes.sizeof(Heartbeat))

@@ -13,7 +13,7 @@ from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, Rollout, RolloutSpec
 from . import Counters
 from .block import Block, make_block
-from .ledger import Ledger, Mark
+from .ledger import Ledger, Snapshot
 
 TICK = 0.5
 """Seconds between two checks of the workers' heartbeats."""
@@ -61,7 +61,7 @@ class PoolSpec:
         if own := self.slots_per_worker:
             return list(rollouts[worker * own : (worker + 1) * own])
         width = self.each.columns
-        return [rollouts[0].between(worker * width, (worker + 1) * width)]
+        return [rollouts[0].column_range(worker * width, (worker + 1) * width)]
 
     def columns_of(self, worker: int) -> range:
         """Numbers of a worker's columns, over all ranks."""
@@ -85,7 +85,7 @@ class Arrival:
     slot: int
     rollout: Rollout
     episodes: list[Episode]
-    mark: Mark
+    snapshot: Snapshot
     """where its columns stand after it"""
 
 

@@ -23,7 +23,7 @@ from ..processes.hardware import nameless_file, oom_kills
 from ..processes.sending import Logged, by_value, limit_waiting
 from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout
-from .block import listed, unpacked
+from .block import format_differences, unpack_counters
 from .forkserver import Starter, starter
 from .ledger import Ledger
 from .memory import Memory
@@ -52,7 +52,7 @@ def start_workers(spec: PoolSpec) -> ProcessPool:
                 f"into memory ({error.strerror}); write a lower --num-envs or --rollout-steps"
             ) from None
         for slot in memory.slots:
-            slot.wiped()
+            slot.poisoned()
         source = starter(PRELOAD + (PRELOAD_TORCH if spec.network.needs_torch else []))
         stack.callback(source.close)
         pool = ProcessPool(spec, common, source, memory, file)
@@ -174,9 +174,9 @@ class ProcessPool:
             log.warning(
                 "the environments of columns %s did not replay to the same observation and return; "
                 "they begin a new episode",
-                listed(message.different),
+                format_differences(message.different),
             )
-        worker.ledger.begin(message.mark)
+        worker.ledger.begin(message.snapshot)
         return message
 
     def _on_done(self, worker: Worker, done: Done) -> Arrival:
@@ -185,8 +185,8 @@ class ProcessPool:
         self.env_restarts += done.failures - worker.env_restarts
         worker.env_restarts = done.failures
         rollout = worker.slots[done.slot]
-        mark = worker.ledger.note(rollout, unpacked(*done.counters))
-        return Arrival(worker.number, done.slot, rollout, done.episodes, mark)
+        snapshot = worker.ledger.record(rollout, unpack_counters(*done.counters))
+        return Arrival(worker.number, done.slot, rollout, done.episodes, snapshot)
 
     def _shown(self, trace: str) -> str:
         """A traceback, the first time; later ones would say the same."""
@@ -242,7 +242,7 @@ class ProcessPool:
         return ours
 
     def _begin(self, worker: Worker) -> None:
-        self._send(worker, Begin(worker.ledger.state(worker.ledger.now)))
+        self._send(worker, Begin(worker.ledger.state(worker.ledger.latest)))
 
     def _send(self, worker: Worker, message: Any) -> None:
         try:

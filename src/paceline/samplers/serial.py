@@ -25,7 +25,7 @@ class Serial:
     def __init__(self, blocks: list[Block], ledgers: list[Ledger], out: Rollout) -> None:
         self._blocks, self._ledgers, self._out = blocks, ledgers, out
         width = out.columns // len(blocks)
-        self._places = [out.between(i * width, (i + 1) * width) for i in range(len(blocks))]
+        self._places = [out.column_range(i * width, (i + 1) * width) for i in range(len(blocks))]
         self._begun = False
 
     @property
@@ -35,7 +35,7 @@ class Serial:
     def publish(self, weights: Array, version: int) -> None:
         for block, ledger in zip(self._blocks, self._ledgers, strict=True):
             block.load(weights, version)
-            ledger.published = ledger.now
+            ledger.published = ledger.latest
 
     def collect(self) -> Rollout:
         self.begin()
@@ -43,7 +43,7 @@ class Serial:
         for block, ledger, place in zip(self._blocks, self._ledgers, self._places, strict=True):
             with interruptible():
                 episodes += block.fill(place)
-            ledger.note(place, block.counters())
+            ledger.record(place, block.counters())
         return replace(self._out, episodes=episodes)
 
     def begin(self) -> None:
@@ -63,8 +63,8 @@ class Serial:
         different: list[Difference] = []
         for block, ledger in zip(self._blocks, self._ledgers, strict=True):
             with interruptible():
-                different += block.restore(ledger.state(ledger.now))
-            ledger.begin(block.mark())
+                different += block.restore(ledger.state(ledger.latest))
+            ledger.begin(block.snapshot())
         self._begun = True
         return different
 
@@ -100,4 +100,4 @@ def make_serial(
         for block in made:
             block.close()
         raise
-    return Serial(made, [Ledger(env_info, each) for _ in made], Rollout.placed(spec).wiped())
+    return Serial(made, [Ledger(env_info, each) for _ in made], Rollout.from_spec(spec).poisoned())

@@ -25,9 +25,9 @@ class Stream(PoolSampler):
         super().__init__(pool)
         self._workers = range(pool.spec.workers)
         self._slots, self._max_lag = pool.spec.slots_per_worker, max_lag
-        self._batch = Rollout.placed(pool.spec.rollout).wiped()
+        self._batch = Rollout.from_spec(pool.spec.rollout).poisoned()
         width = pool.spec.each.columns
-        self._places = [self._batch.between(i * width, (i + 1) * width) for i in self._workers]
+        self._places = [self._batch.column_range(i * width, (i + 1) * width) for i in self._workers]
         self._waiting: list[Arrival] = []
         self._taken: list[Arrival] = []
         self._streaming, self._version = False, 0
@@ -36,7 +36,7 @@ class Stream(PoolSampler):
         self._pool.publish(weights, version)
         self._version = version
         for arrival in self._taken:  # in order of time, of each worker
-            self._pool.ledgers[arrival.worker].published = arrival.mark
+            self._pool.ledgers[arrival.worker].published = arrival.snapshot
         self._taken = []
 
     def collect(self) -> Rollout:

@@ -18,7 +18,7 @@ FP_ERRORS = (FloatingPointError, RuntimeWarning)
 """What numpy raises for an underflow, say, where an environment has asked for that."""
 
 
-class Leaving(Exception):
+class RolloutCancelled(Exception):
     """Nobody waits for this rollout any more."""
 
 
@@ -35,14 +35,14 @@ def unroll(
     """Fill `out`, whose first observations are there; `head[T, B, size]` is scratch space for the
     parameters of the policy's distributions, `carry[B, S]` what its memory holds, and `window` is
     for a policy that sees stacks."""
-    act, sample, adapt, step = actor.step, actor.head.sample, columns.adapt, columns.step
+    act, sample, adapt, step = actor.step, actor.distribution.sample, columns.adapt, columns.step
     row, values, segment = columns.row, len(out.value), out.segment
     # Iterating over rows costs half of what indexing does.
     rows = zip(head, noise, out.action, out.obs, out.first, strict=False)
     for t, (parameters, drawn, action, obs, first) in enumerate(rows):
         heartbeat.row = row + t
         if heartbeat.leave:
-            raise Leaving
+            raise RolloutCancelled
         if window is not None:
             obs = window.show(obs, first)
         value = out.value[t] if values else None
@@ -67,7 +67,7 @@ def unroll(
             first = out.first[-1]
             obs = out.obs[-1] if window is None else window.show(out.obs[-1], first)
             act(obs, first, carry.copy(), np.empty_like(head[0]), out.value[-1])
-        out.logp[:] = actor.head.logp(head, out.action)
+        out.logp[:] = actor.distribution.logp(head, out.action)
 
 
 def check_policy(rollout: Rollout, head: Array, spec: ObservationSpec) -> None:
@@ -100,7 +100,7 @@ def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Arr
     t, i = np.argwhere(bad)[0]
     starts = np.flatnonzero(rollout.first[: t + 1, i])
     step = t - starts[-1] if len(starts) else begun[i] + t
-    what = f"the reward {reward[t - 1, i]}{or_none(reward[t - 1, i])}"
+    what = f"the reward {reward[t - 1, i]}{none_hint(reward[t - 1, i])}"
     for name in wrong:
         if wrong[name][t, i]:
             what = f"the observation {np.array2string(parts[name][t, i], threshold=8)}"
@@ -110,7 +110,7 @@ def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Arr
     )
 
 
-def or_none(reward: float) -> str:
+def none_hint(reward: float) -> str:
     """Stored, None is a NaN too."""
     return " (or None)" if np.isnan(reward) else ""
 

@@ -28,11 +28,11 @@ from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..processes.hardware import end_with, leave
 from ..processes.sending import LogSender
 from ..rollout import Array, Episode, Rollout
-from .block import Block, packed
+from .block import Block, pack_counters
 from .forkserver import ignore_signals
-from .ledger import Mark
+from .ledger import Snapshot
 from .memory import Memory, Weights
-from .unroll import Leaving
+from .unroll import RolloutCancelled
 
 # What the trainer says, after the pool's common setup and the worker's number …
 
@@ -41,7 +41,7 @@ from .unroll import Leaving
 class Begin:
     """Begin the first episodes, or go on from a state."""
 
-    state: Mark
+    state: Snapshot
     """empty at first"""
 
 
@@ -57,7 +57,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Ready:
-    mark: Mark
+    snapshot: Snapshot
     different: list[Difference]
     """columns that did not come out as they were"""
 
@@ -65,8 +65,8 @@ class Ready:
 @dataclass(frozen=True)
 class Done:
     slot: int
-    counters: tuple[Array, Mark]
-    """packed"""
+    counters: tuple[Array, Snapshot]
+    """from `pack_counters`"""
     episodes: list[Episode]
     failures: int
     """environments rebuilt by this process so far"""
@@ -80,7 +80,7 @@ class Crashed:
     trace: str
 
 
-DISCONNECTED = (EOFError, BrokenPipeError, ConnectionResetError, Leaving)
+DISCONNECTED = (EOFError, BrokenPipeError, ConnectionResetError, RolloutCancelled)
 
 
 def main(connection: int, memory: int, trainer: int) -> NoReturn:
@@ -160,9 +160,9 @@ def _serve(channel: Channel, published: Weights, slots: list[Rollout], block: Bl
                     raise BadInput(
                         f"the environments refuse the state they were saved with: {error}"
                     ) from None
-                channel.send(Ready(block.mark(), different))
+                channel.send(Ready(block.snapshot(), different))
             case Fill(slot):
                 block.load(weights, published.read(weights))
                 episodes = block.fill(slots[slot])
-                counters = packed(block.counters())
+                counters = pack_counters(block.counters())
                 channel.send(Done(slot, counters, episodes, block.columns.failures))

@@ -51,7 +51,7 @@ class Workers(PoolSampler):
     def publish(self, weights: Array, version: int) -> None:
         self._pool.publish(weights, version)
         for ledger in self._pool.ledgers:
-            ledger.published = ledger.now
+            ledger.published = ledger.latest
 
     def collect(self) -> Rollout:
         pool, workers = self._pool, range(self._pool.spec.workers)

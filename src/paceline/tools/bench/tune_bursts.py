@@ -114,7 +114,7 @@ def stepped_alone(env_info: EnvInfo, config: Config, num_envs: int, seconds: flo
         columns.reset(out.obs[-1])
         until = time.perf_counter() + seconds
         while time.perf_counter() < until or not plain[1]:
-            out.turn()
+            out.start_next()
             for t in range(out.steps):
                 resets = int(np.sum(columns.ended))
                 actions = columns.adapt(_random_actions(draw, env_info, out.obs[t]))

@@ -110,7 +110,7 @@ class Stepping:
         """Every column once; the time to choose actions is not counted."""
         columns, out, obs = self.columns, self.out, self.columns.obs_spec
         columns.heartbeat.row += 1
-        out.turn()
+        out.start_next()
         mask = obs.split(out.obs[0])["mask"] if obs.mask else None
         chosen = drawn(self._draw, columns.act_spec, mask, columns.num_envs)
         began = time.perf_counter()
