@@ -15,6 +15,7 @@ import argparse
 import json
 import statistics
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ def trained(config: Config, lag: int, episodes: int) -> dict[str, float]:
         sampler, learner = Delayed(parts.sampler, lag), parts.learner
         sampler.publish(learner.weights, learner.version)
         budget, progress = Budget.of(config), Progress()
-        for report in ring(sampler, learner, parts.sync, budget, progress, config.log_every):
+        for report in ring(replace(parts, sampler=sampler), budget, progress, config.log_every):
             ratios.append(report.rho_mean)
             if report.episode_return is not None:
                 reports.append((report.steps, report.episodes, report.episode_return))

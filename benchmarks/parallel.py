@@ -106,9 +106,7 @@ def training(shares: list[float], **options: Any) -> Iterator[Rate]:
 
     config = Config(threads=1, **options)
     with build(config) as parts:
-        reports = ring(
-            parts.sampler, parts.learner, parts.sync, Budget(steps=10**12), Progress(), 1
-        )
+        reports = ring(parts, Budget(steps=10**12), Progress())
 
         def rate() -> float:
             for _ in range(8):  # what a stream has made meanwhile is not counted

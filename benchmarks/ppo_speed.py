@@ -66,9 +66,7 @@ def paceline(name: str, options: dict[str, Any]) -> Any:
     )
     context = build(config)
     parts = context.__enter__()
-    reports = ring(
-        parts.sampler, parts.learner, parts.sync, Budget(steps=10**12), Progress(), config.log_every
-    )
+    reports = ring(parts, Budget(steps=10**12), Progress(), config.log_every)
     return lambda: next(reports).steps_global, lambda: context.__exit__(None, None, None)
 
 

@@ -22,14 +22,7 @@ def paceline(setting: Setting) -> Iterator[Train]:
     config = configuration(setting)
     with build(config) as parts:
         progress = Progress()
-        reports = ring(
-            parts.sampler,
-            parts.learner,
-            parts.sync,
-            Budget(steps=10**12),
-            progress,
-            config.log_every,
-        )
+        reports = ring(parts, Budget(steps=10**12), progress, config.log_every)
 
         def train(iterations: int) -> int:
             """A report may cover several iterations; the last one is waited for."""

@@ -89,10 +89,10 @@ def run_of(place, rank, size, options):
         learner, sync = parts.learner, parts.sync
         counted = Budget.of(config), progress, config.log_every
         if rank == 0:
-            meter = Meter(counted[1], learner, sync)
+            meter = Meter(parts, progress)
             reports = list(sync.watch(learner, meter, *counted, lambda: False))
         else:
-            reports = list(ring(parts.sampler, learner, sync, *counted))
+            reports = list(ring(parts, *counted))
             sync._segment.signs[WORDS * rank + DONE] = 1  # as when it leaves
         steps = sum(report.steps_global for report in reports)
         scores = [report.episode_return for report in reports if report.episode_return is not None]
@@ -104,7 +104,7 @@ def alone(options):
     config, progress = config_of(0, **options), Progress()
     with build(config, sync=Local()) as parts:
         budget = Budget.of(config)
-        turns = ring(parts.sampler, parts.learner, parts.sync, budget, progress, config.log_every)
+        turns = ring(parts, budget, progress, config.log_every)
         scores = [r.episode_return for r in turns if r.episode_return is not None]
         return parts.learner.state(), progress.iter, progress.steps, scores
 
@@ -250,7 +250,7 @@ def annealed_of(place, rank, size):
         learner.update = noting
         turns = None
         if rank:
-            turns = ring(parts.sampler, learner, parts.sync, Budget(iters=10), progress, 1)
+            turns = ring(parts, Budget(iters=10), progress)
         for who, times in ((1, 4), (2, 2), (1, 2), (2, 9), (1, 9)):
             for _ in range(times if rank == who else 0):
                 if next(turns, None) is not None:

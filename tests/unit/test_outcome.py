@@ -33,7 +33,7 @@ def said(caplog):
         policy, progress = torch.nn.Linear(2, 2), Progress()
         outcome = Outcome(policy, progress)
         for total in episodes:
-            progress.ended(float(total))
+            progress.add_episode(float(total))
         progress.iter = 5
         if moved:
             with torch.no_grad():

@@ -153,7 +153,7 @@ class Hogwild(Sync):
             # Shorter towards the end, to see it in time.
             at_work = self._pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)
             over = budget.fraction(progress) >= 1.0
-            stopped |= meter.listened(over or stopped or stopping()) and not over
+            stopped |= meter.poll(over or stopped or stopping()) and not over
             learner.set_version(progress.iter)
             spent = budget.fraction(progress)
             due = meter.iters >= log_every and not stopped and spent < 1.0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..config.schema import Config, seconds
 
 RECENT = 100
+"""Episodes in the running mean return."""
 
 
 @dataclass
@@ -17,17 +18,16 @@ class Progress:
     iter: int = 0
     steps: int = 0
     time: float = 0.0
-    """seconds up to now"""
+    """seconds of training"""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """returns of the latest episodes"""
+    """returns of the last `RECENT` episodes"""
     first: list[float] = field(default_factory=list)
-    """returns of as many at the beginning"""
+    """returns of the first `RECENT` episodes"""
     episodes: int = 0
     best: float | None = None
     """mean return of the best evaluation"""
 
-    def ended(self, episode_return: float) -> None:
-        """Count an episode."""
+    def add_episode(self, episode_return: float) -> None:
         self.episodes += 1
         self.recent.append(episode_return)
         if len(self.first) < RECENT:
@@ -36,13 +36,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Budget:
-    """The first limit that is reached ends the run."""
+    """Limits of a run; the first one that is reached ends it."""
 
     steps: int | None = None
     iters: int | None = None
     seconds: float | None = None
     score: float | None = None
-    """mean return of the latest episodes, once there are enough of them"""
+    """mean return of the last `RECENT` episodes"""
 
     @staticmethod
     def of(config: Config) -> Budget:
@@ -50,7 +50,7 @@ class Budget:
         return Budget(config.total_steps, config.total_iters, limit, config.stop_at_return)
 
     def fraction(self, progress: Progress) -> float:
-        """Share that is spent, from 0 to 1."""
+        """Share of the budget that is spent, from 0 to 1."""
         spent = [
             done / limit
             for done, limit in (
@@ -60,10 +60,10 @@ class Budget:
             )
             if limit is not None
         ]
-        return 1.0 if self.scored(progress.recent) else min(1.0, max(spent))
+        return 1.0 if self.score_reached(progress) else min(1.0, max(spent))
 
-    def scored(self, recent: deque[float]) -> bool:
-        """Whether the latest episodes are good enough to stop."""
+    def score_reached(self, progress: Progress) -> bool:
+        recent = progress.recent
         if self.score is None or len(recent) < RECENT:
             return False
         return sum(recent) / len(recent) >= self.score

@@ -143,7 +143,7 @@ def make_sampler(
         workers=config.workers,
         rollout=spec,
         seed=config.seed,
-        first_column=(topology.learner or 0) * spec.columns,
+        first_column=topology.learner_index * spec.columns,
         cpus=cpus,
         timeout=seconds(config.worker_timeout),
         max_restarts=config.max_restarts,

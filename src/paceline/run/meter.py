@@ -1,4 +1,4 @@
-"""Meter: what a report says of the iterations since the last one, added up over all ranks."""
+"""Meter: sums up the iterations since the last report, over all ranks."""
 
 from __future__ import annotations
 
@@ -8,55 +8,43 @@ from typing import Any
 
 import numpy as np
 
-from ..distributed import Sync
 from ..learning.bonus import Metrics
-from ..learning.learner import Learner
 from ..processes.hardware import Usage
-from ..rollout import Array, Episode, Rollout
-from ..samplers import Sampler
+from ..rollout import Episode, Rollout
 from .budget import Progress
+from .build import Parts
 from .report import Report
-from .topology import Topology
 
 MEANS = ("t_rollout", "t_learn", "t_sync", "t_wait", "lag_mean")
-"""Of iterations that ranks make together each tells its share, so that a sum is their mean."""
-LASTING = ("restarts", "env_restarts", "memory", "cpu")
-"""What is read off: ranks tell by how much it has changed."""
-SUMS = ("iters", "time", "steps", "agent_steps", "stop", *MEANS, *LASTING)
-"""What ranks tell each other of an iteration, before the learner's metrics."""
+"""Reported as means over iterations; of an iteration that ranks make together, over ranks too."""
+GAUGES = ("restarts", "env_restarts", "memory", "cpu")
+"""Current values, summed over ranks, which exchange changes; a report does not reset them."""
+SUMS = ("iters", "time", "steps", "agent_steps", "stop", *MEANS, *GAUGES)
+"""What ranks exchange after an iteration, before the learner's metrics."""
 
 
 class Meter:
-    def __init__(
-        self,
-        progress: Progress,
-        learner: Learner,
-        sync: Sync,
-        waited: float = 0.0,
-        topology: Topology | None = None,
-    ) -> None:
-        self._progress, self._learner, self._sync = progress, learner, sync
-        topology = topology or Topology()
-        self._usage = Usage(launchers=topology.launchers)
-        self._kinds = learner.metrics
-        self._names = (*SUMS, *(name for name, kind in self._kinds.items() if kind != "max"))
-        """what is added up; of the rest the largest is kept"""
-        self._told: tuple[float, ...] = (0.0,) * len(LASTING)
-        self._total = dict.fromkeys(self._names, 0.0) | {"restarts": float(topology.restarts)}
+    def __init__(self, parts: Parts, progress: Progress) -> None:
+        self._learner, self._sampler, self._sync = parts.learner, parts.sampler, parts.sync
+        self._progress, self._topology = progress, parts.topology
+        self._usage = Usage(launchers=parts.topology.launchers)
+        self._kinds = parts.learner.metrics
+        self._summed = (*SUMS, *(name for name, kind in self._kinds.items() if kind != "max"))
+        self._total = dict.fromkeys(self._summed, 0.0)
+        self._total["restarts"] = float(parts.topology.restarts)
+        self._gauges: tuple[float, ...] = (0.0,) * len(GAUGES)
         self._reported = self._mark = self._clock = time.perf_counter()
-        self._rollout = 0.0
-        self._synced, self._waited = learner.t_sync, waited
-        self._talked = 0.0
-        """seconds that the latest news took"""
-        self._agents = 1
-        """columns of one environment"""
-        self._behind = 0
-        """updates that others made during the iteration before this one"""
-        self._clear()
+        self._t_rollout = self._t_reduce = 0.0
+        self._t_sync = parts.learner.t_sync
+        self._t_wait = self._sampler.t_wait if self._sampler is not None else 0.0
+        self._columns_per_env = 1
+        self._others_updates = 0
+        """updates by other learners during the previous iteration"""
+        self._reset()
 
-    def _clear(self) -> None:
-        for name in self._names:
-            if name not in LASTING:
+    def _reset(self) -> None:
+        for name in self._summed:
+            if name not in GAUGES:
                 self._total[name] = 0.0
         self._peaks = {name: -math.inf for name, kind in self._kinds.items() if kind == "max"}
         self._lag_max = 0
@@ -68,89 +56,89 @@ class Meter:
         """Iterations since the last report."""
         return round(self._total["iters"])
 
-    def begin(self) -> None:
-        """An iteration begins."""
+    def start_rollout(self) -> None:
         self._mark = time.perf_counter()
 
-    def collected(self) -> None:
-        """A rollout has come in; learning begins."""
+    def start_update(self, rollout: Rollout) -> None:
         now = time.perf_counter()
-        self._rollout, self._mark = now - self._mark, now
+        self._t_rollout, self._mark = now - self._mark, now
+        self._lag = self._learner.version - rollout.version + self._others_updates  # [B]
 
-    def learned(
-        self, rollout: Rollout, lag: Array, metrics: Metrics, sampler: Sampler, stop: bool
-    ) -> bool:
-        """An update has been made with weights `lag[B]` old; whether any rank is to stop."""
-        share = 1.0 / self._sync.size
-        waited, self._waited = sampler.t_wait - self._waited, sampler.t_wait
-        synced, self._synced = self._learner.t_sync - self._synced, self._learner.t_sync
-        lag = lag + self._behind
-        self._lag_max = max(self._lag_max, int(lag.max()))
-        memory, cpu = self._usage.read()
-        self._agents = rollout.columns_per_env
+    def end_update(self, rollout: Rollout, metrics: Metrics, stop: bool) -> bool:
+        """Count an iteration, here and on the other ranks; whether any rank wants to stop."""
+        sampler, learner, share = self._sampler, self._learner, 1.0 / self._sync.size
+        assert sampler is not None
+        t_wait, self._t_wait = sampler.t_wait - self._t_wait, sampler.t_wait
+        t_sync, self._t_sync = learner.t_sync - self._t_sync, learner.t_sync
+        self._lag_max = max(self._lag_max, int(self._lag.max()))
+        self._columns_per_env = rollout.columns_per_env
         for name in self._peaks:
             self._peaks[name] = max(self._peaks[name], metrics[name])
-        learnt = time.perf_counter() - self._mark - synced
-        means = (self._rollout, learnt, synced + self._talked, waited, float(lag.mean()))
-        told = {
+        usage = self._usage.read()
+        t_learn = time.perf_counter() - self._mark - t_sync
+        lag_mean = float(self._lag.mean())
+        means = (self._t_rollout, t_learn, t_sync + self._t_reduce, t_wait, lag_mean)
+        own = {
             "iters": share,
             "steps": int(rollout.env_stepped.sum()),
             "agent_steps": int(rollout.valid.sum()),
             "stop": stop,
             **{name: share * value for name, value in zip(MEANS, means, strict=True)},
-            **self._changed(sampler.restarts, sampler.env_restarts, memory, cpu),
+            **self._gauge_changes(sampler.restarts, sampler.env_restarts, *usage),
         }
         for name, kind in self._kinds.items():
             if kind != "max":
-                told[name] = metrics[name] * (share if kind == "mean" else 1)
-        return self._hear(told, rollout.episodes)
+                own[name] = metrics[name] * (share if kind == "mean" else 1)
+        return self._reduce(own, rollout.episodes)
 
-    def listened(self, stop: bool) -> bool:
-        """Hear what others have done meanwhile; whether any of them is to stop."""
-        return self._hear({"stop": stop, **self._changed(0, 0, *self._usage.read())}, [])
+    def poll(self, stop: bool) -> bool:
+        """Count what other ranks have done, without an iteration here; as `end_update`."""
+        return self._reduce({"stop": stop, **self._gauge_changes(0, 0, *self._usage.read())}, [])
 
-    def _changed(self, *now: float | None) -> dict[str, float]:
-        """By how much what lasts has changed since it was last told."""
-        read = tuple(value or 0.0 for value in now)
-        if read == self._told:
+    def _gauge_changes(self, *values: float | None) -> dict[str, float]:
+        """By how much each gauge has changed since the last exchange; empty if none has."""
+        now = tuple(value or 0.0 for value in values)
+        if now == self._gauges:
             return {}
-        before, self._told = self._told, read
-        return {name: read[k] - before[k] for k, name in enumerate(LASTING)}
+        before, self._gauges = self._gauges, now
+        return {name: now[k] - before[k] for k, name in enumerate(GAUGES)}
 
-    def _hear(self, own: dict[str, float], episodes: list[Episode]) -> bool:
+    def _reduce(self, own: dict[str, float], episodes: list[Episode]) -> bool:
+        """Add up the numbers and episodes of all ranks; whether any of them wants to stop."""
         progress, now = self._progress, time.perf_counter()
-        passed, self._clock = now - self._clock, now
-        # Ranks go by the first one's clock. Learners that wait for nobody go each by its own, and
-        # who watches them by their mean.
-        alone = self._sync.world_size > self._sync.size
-        mine = self._sync.rank > 0 if alone else self._sync.rank == 0
-        own["time"] = passed / (self._sync.world_size if alone else 1) if mine else 0.0
-        heard = own
-        if self._sync.path:  # there is somebody to talk to
-            sums = np.array([own.get(name, 0.0) for name in self._names])
-            total, episodes = self._sync.news(sums, episodes)
-            self._talked = time.perf_counter() - now
-            heard = dict(zip(self._names, total.tolist(), strict=True))
-        for name, value in heard.items():
+        elapsed, self._clock = now - self._clock, now
+        # Ranks in lockstep go by rank 0's clock. Asynchronous learners go by their own, and the
+        # process that watches them by the mean of theirs.
+        own_clock = not self._topology.lockstep and self._topology.learns
+        if own_clock:
+            own["time"] = elapsed / self._sync.world_size
+        elif self._topology.lockstep and self._sync.rank == 0:
+            own["time"] = elapsed
+        total = own
+        if self._sync.path:  # there are other ranks
+            sums = np.array([own.get(name, 0.0) for name in self._summed])
+            reduced, episodes = self._sync.news(sums, episodes)
+            self._t_reduce = time.perf_counter() - now
+            total = dict(zip(self._summed, reduced.tolist(), strict=True))
+        for name, value in total.items():
             self._total[name] += value
         for episode in episodes:
             self._returns.append(episode.total)
             self._lengths.append(episode.length)
-            progress.ended(episode.total)
-        made = round(heard["iters"])
-        self._behind = max(0, made - 1)
-        progress.iter += made
-        progress.steps += round(heard["steps"])
-        progress.time += passed if alone and mine else heard["time"]
-        return heard["stop"] > 0
+            progress.add_episode(episode.total)
+        iters = round(total["iters"])
+        self._others_updates = max(0, iters - 1)
+        progress.iter += iters
+        progress.steps += round(total["steps"])
+        progress.time += elapsed if own_clock else total["time"]
+        return total["stop"] > 0
 
-    def report(self, fraction: float, stop: bool) -> Report:
-        """All since the last report; what the caller does with it counts to the next."""
+    def report(self, fraction: float, stopping: bool) -> Report:
+        """Everything since the last report; what the caller does with it counts to the next."""
         now, progress, total = time.perf_counter(), self._progress, self._total
-        n = max(1, self.iters)
-        wall = now - self._reported
+        n, wall = max(1, self.iters), now - self._reported
         mean: dict[str, Any] = {name: total[name] / n for name in MEANS}
-        # Learners that do not wait for each other do more than one iteration at a time.
+        # Asynchronous learners make several iterations at a time.
         each = wall / n * (self._sync.world_size // self._sync.size)
         busy = mean["t_rollout"] + mean["t_learn"] + mean["t_sync"]
         report = Report(
@@ -173,27 +161,28 @@ class Meter:
             cpu_percent=total["cpu"] or None,
             recent_return=_mean(list(progress.recent)),
             fraction=fraction,
-            stopping=stop,
+            stopping=stopping,
             metrics=self._metrics(n),
         )
         self._reported = now
-        self._clear()
+        self._reset()
         return report
 
     def _metrics(self, iters: int) -> dict[str, float]:
-        """The learner's, of all iterations since the last report; and those of teams."""
-        total = self._total
-        found = {
-            name: self._sync.peak(self._peaks[name])
-            if kind == "max"
-            else total[name] / (iters if kind == "mean" else 1)
-            for name, kind in self._kinds.items()
-        }
-        if self._agents > 1:
-            found["agent_steps"] = round(total["agent_steps"])
+        """The learner's metrics since the last report, and those of teams."""
+        metrics: dict[str, float] = {}
+        for name, kind in self._kinds.items():
+            if kind == "max":
+                metrics[name] = self._sync.peak(self._peaks[name])
+            else:
+                metrics[name] = self._total[name] / (iters if kind == "mean" else 1)
+        if self._columns_per_env > 1:
+            metrics["agent_steps"] = round(self._total["agent_steps"])
             if self._returns:
-                found["team_return"] = self._agents * sum(self._returns) / len(self._returns)
-        return found
+                metrics["team_return"] = (
+                    self._columns_per_env * sum(self._returns) / len(self._returns)
+                )
+        return metrics
 
 
 def _mean(values: list[Any]) -> float | None:

@@ -11,12 +11,12 @@ LEARNING = (
     *("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac"),
     *("explained_variance", "grad_norm", "lr", "rho_mean"),
 )
-"""Metrics that every report has: null where an algorithm knows no such thing."""
+"""Metrics that every report has; null if the algorithm does not compute it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One or more iterations, as they are written to metrics.jsonl."""
+    """One or more iterations; the fields of metrics.jsonl."""
 
     time: float
     """seconds since the first environment step, over all sessions of the run"""
@@ -41,32 +41,32 @@ class Report:
     t_wait: float
     """the part of t_rollout in which the learner waited for workers"""
     restarts: int
-    """worker processes replaced so far in this session, and times that all ranks were"""
+    """worker processes, and sets of ranks, replaced so far in this session"""
     env_restarts: int
     """environments rebuilt so far in this session"""
     lag_mean: float
-    """updates between the weights that acted and those that learnt"""
+    """updates between the weights that acted and those that learned"""
     lag_max: int
     episodes: int
     episode_return: float | None
     episode_length: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """what losses, memories, bonuses and teams have to report, by name: `report.loss` also reads
-    `report.metrics["loss"]`, or None where there is no such thing (`LEARNING`)"""
+    """of losses, memories, bonuses and teams, by name; `report.loss` is `metrics["loss"]`, or None
+    if it is one of `LEARNING` that this algorithm does not compute"""
     memory_mb: float | None = None
     """of the process tree"""
     cpu_percent: float | None = None
     eval_return: float | None = None
-    """mean return of the evaluation that followed, if there was one"""
+    """mean return of the evaluation after these iterations, if there was one"""
     recent_return: float | None = field(default=None, metadata={"written": False})
     """mean return of the last 100 episodes"""
     fraction: float = field(default=0.0, metadata={"written": False})
-    """share of the budget that is spent"""
+    """of the budget that is spent, 0 to 1"""
     stopping: bool = field(default=False, metadata={"written": False})
-    """whether any rank has been told to stop: leave the loop"""
+    """whether a rank was asked to stop: leave the loop"""
 
     def as_dict(self) -> dict[str, Any]:
-        """What is written, flat; what is no number becomes null."""
+        """The line of metrics.jsonl; NaN and infinity become None."""
         values: dict[str, Any] = {}
         for entry in fields(self):
             if entry.name == "metrics":

@@ -1,4 +1,4 @@
-"""Topology: which of a run's processes this is, and what it does; decided once, at the entry."""
+"""Topology: which of a run's processes this is and what it does; decided once, at the entry."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from ..processes import launcher
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """By default the only process of a run."""
+    """The defaults describe the only process of a run."""
 
     rank: int = 0
     size: int = 1
     """processes of the run"""
     started: bool = False
-    """whether a launcher has started them, and this is one"""
+    """whether a launcher has started the ranks, and this is one of them"""
     local_rank: int = 0
     local_size: int = 1
-    """of this host's processes"""
+    """processes of the run on this host"""
     learners: int = 1
     """over all processes"""
     watcher: bool = False
-    """whether rank 0 learns nothing, and only watches"""
+    """whether rank 0 does not learn: it reports, evaluates and saves"""
     lockstep: bool = True
-    """whether learners make every update together"""
+    """whether all learners make every update together"""
     init_method: str = "env://"
     """where ranks meet"""
     restarts: int = 0
-    """how often the launcher has started its ranks again"""
+    """how often the launcher has restarted all ranks"""
     launchers: int = 0
-    """processes above this one whose memory and time are to be counted with it"""
+    """parent processes whose memory and CPU time count as this process's"""
     attempt: str = ""
-    """what tells the ranks of this start from those of earlier ones"""
+    """identifies one start of the ranks"""
     launch: str | None = None
-    """what all ranks of one launch have in common, also after a restart"""
+    """identifies the launcher's whole job, restarts included"""
 
     @property
     def must_launch(self) -> bool:
-        """Whether there are ranks that have yet to be started."""
+        """Whether the ranks have yet to be started."""
         return self.size > 1 and not self.started
 
     @property
-    def learner(self) -> int | None:
-        """Which of the learners this is; None for the process that only watches."""
-        return self.rank - self.watcher if self.learns else None
-
-    @property
     def learns(self) -> bool:
-        """Whether it has a learner, and with it environments of its own."""
+        """Whether this process has a learner and environments."""
         return self.rank > 0 or not self.watcher
 
     @property
+    def learner_index(self) -> int:
+        """Index of this process among the learners."""
+        return self.rank - self.watcher
+
+    @property
     def writes(self) -> bool:
-        """Whether the run directory is this process's to write."""
+        """Whether this process writes the run directory."""
         return self.rank == 0
 
     @property
@@ -63,11 +63,11 @@ class Topology:
 
 
 def topology_of(config: Config) -> Topology:
-    """What the configuration and the launcher's variables make of this process."""
+    """From the configuration and the launcher's environment variables."""
     sync = config.entry("sync")
     size = config.learners + sync.watcher
-    asked = config.given.get(sync.counted_by) is not None
-    rank = launcher.rank(asked) if size > 1 else None
+    explicit = config.given.get(sync.counted_by) is not None
+    rank = launcher.rank(explicit) if size > 1 else None
     return Topology(
         rank=rank or 0,
         size=size,

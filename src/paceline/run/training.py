@@ -221,14 +221,12 @@ def _record(
 ) -> Iterator[Report]:
     """The ring, with each report evaluated, written and, when due, followed by a checkpoint."""
     budget = Budget.of(config)
-    sampler, learner, sync = parts.sampler, parts.learner, parts.sync
     counted = budget, progress, config.log_every, stopping
-    if sampler is not None:
-        reports = ring(sampler, learner, sync, *counted, parts.topology)
+    if parts.sampler is not None:
+        reports = ring(parts, *counted)
     else:
-        assert sync.watch is not None
-        meter = Meter(progress, learner, sync, topology=parts.topology)
-        reports = sync.watch(learner, meter, *counted)
+        assert parts.sync.watch is not None
+        reports = parts.sync.watch(parts.learner, Meter(parts, progress), *counted)
     if not parts.topology.lockstep and parts.topology.learns:
         _get_ready(parts)
         yield from reports  # a learner that others watch leaves nothing behind by itself
@@ -238,7 +236,7 @@ def _record(
             _get_ready(parts)
             for report in reports:
                 yield recorder.record(report)
-            if budget.scored(progress.recent) and parts.sync.rank == 0:
+            if budget.score_reached(progress) and parts.sync.rank == 0:
                 log.info(f"the last episodes' mean return has reached {config.stop_at_return:g}")
             recorder.finish()
         except (GeneratorExit, StopNow):
