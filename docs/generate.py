@@ -23,8 +23,10 @@ from annotated_types import Ge, Gt, Le
 from pydantic import BeforeValidator
 
 from paceline.config.flags import Field, fields_of
+from paceline.config.presets import presets
 from paceline.config.registry import ALGORITHMS, ENTRIES, entry, sections
-from paceline.config.schema import Config, parse_duration, parse_steps, presets
+from paceline.config.schema import Config
+from paceline.config.values import parse_duration, parse_steps
 
 PAGE = Path(__file__).with_name("configuration.md")
 GROUPS = {

@@ -86,7 +86,7 @@ SCRIPTS = {
     "in two threads at once": (
         "import dataclasses\n"
         "def one(n):\n"
-        "    list(paceline.train(config.at(f'r{n}')))\n"
+        "    list(paceline.train(config.with_output_dir(f'r{n}')))\n"
         "ts = [threading.Thread(target=one, args=(n,)) for n in range(2)]\n"
         "[t.start() for t in ts]; [t.join() for t in ts]\n"
         "assert os.path.exists('r0/eval.json') and os.path.exists('r1/eval.json')\n",
@@ -138,7 +138,7 @@ SCRIPTS = {
     ),
     "two runs interleaved": (
         "import itertools\n"
-        "a, b = paceline.train(config), paceline.train(config.at('b'))\n"
+        "a, b = paceline.train(config), paceline.train(config.with_output_dir('b'))\n"
         "for x, y in itertools.zip_longest(a, b):\n    assert x.loss == y.loss\n",
         (0,),
     ),

@@ -1,26 +1,26 @@
-"""What can go wrong for a user, and the exit code of each."""
+"""Errors that a user can cause, with their exit codes."""
 
 
 class PacelineError(Exception):
-    """Its text is for the user: what was wrong, the value seen, what to write instead."""
+    """Its message is for the user: what was wrong, the value seen, what to write instead."""
 
     exit_code = 1
 
 
 class BadInput(PacelineError):
-    """A configuration, a file or an argument that can't be used."""
+    """An invalid configuration, file or argument."""
 
     exit_code = 2
 
 
 class EnvironmentFailed(PacelineError):
-    """An environment that raises again and again, or returns what its spaces forbid."""
+    """An environment raises repeatedly, or returns values outside its spaces."""
 
     exit_code = 3
 
 
 class OutOfMemory(PacelineError):
-    """There is less memory than a run takes."""
+    """The run needs more memory than there is."""
 
     exit_code = 3
 
@@ -32,13 +32,13 @@ class Diverged(PacelineError):
 
 
 class StoppedEarly(PacelineError):
-    """A signal, or a machine that lost what it needs; `paceline resume` goes on from there."""
+    """Ended by a signal or a failing machine; `paceline resume` continues the run."""
 
     exit_code = 75
 
 
 class LostRank(StoppedEarly):
-    """A rank has gone, or hangs; the run goes on from its last checkpoint with new ones."""
+    """A rank died or hangs; the ranks are restarted from the last checkpoint."""
 
     hangs: int | None = None
-    """id of the process, if it is still there"""
+    """process id of the rank, if it hangs"""

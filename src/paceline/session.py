@@ -98,7 +98,7 @@ def _launch_training(
 ) -> Iterator[Report]:
     """Start the ranks of a run, in a folder that they all know."""
     made = None if config.output_dir else _new_folder(runs, config)
-    moved = config.at(str(made)) if made else config
+    moved = config.with_output_dir(str(made)) if made else config
     try:
         yield from launch(job("train", moved, config.env_id), config, processes, stopping)
     finally:

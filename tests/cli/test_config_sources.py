@@ -12,9 +12,10 @@ import yaml
 from paceline import Config
 from paceline.config.files import load_file
 from paceline.config.flags import config_parser, nested
-from paceline.config.resolve import fitted, resolve
+from paceline.config.presets import presets
+from paceline.config.resolve import fit_to_spaces, resolve
 from paceline.config.schema import Config as Schema
-from paceline.config.schema import parse_steps, presets, seconds
+from paceline.config.values import parse_steps, seconds
 from paceline.envs.maker import make_columns
 from paceline.errors import BadInput
 from paceline.learning.algorithms.a2c import A2C
@@ -112,13 +113,13 @@ def test_general_defaults_follow_the_spaces_and_give_way_to_what_is_asked(
 ):
     with make_columns(env_id, 1, kwargs=kwargs) as columns:
         specs = columns.obs_spec, columns.act_spec
-    config = fitted(resolve({"env_id": lambda: None, "lr": 0.5}), *specs)
+    config = fit_to_spaces(resolve({"env_id": lambda: None, "lr": 0.5}), *specs)
     assert (config.preset, config.normalize_obs, config.lr) == (preset, normalized, 0.5)
     for name, value in load_file(presets("ppo")[preset]).items():
         if name not in ("lr", "ppo"):
             assert getattr(config, name) == value
     untouched = resolve({"env_id": env_id, "preset": "none"})
-    assert fitted(untouched, *specs) == untouched
+    assert fit_to_spaces(untouched, *specs) == untouched
 
 
 VALUES = {

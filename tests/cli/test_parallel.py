@@ -147,7 +147,7 @@ def test_what_a_refusal_says_to_write_is_taken(workers, envs):
     ids=str,
 )
 def test_the_sampler_follows_from_algorithm_and_workers(options, sampling):
-    assert paceline.Config(**options).sampling == sampling
+    assert paceline.Config(**options).resolved_sampler == sampling
 
 
 # What is said.

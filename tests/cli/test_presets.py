@@ -9,8 +9,8 @@ import pytest
 
 import paceline
 from paceline.config.files import load_file
-from paceline.config.resolve import fitted
-from paceline.config.schema import presets
+from paceline.config.presets import presets
+from paceline.config.resolve import fit_to_spaces
 from paceline.envs.maker import inspect_env
 from paceline.run.build import build
 from paceline.run.training import GENERAL
@@ -74,9 +74,9 @@ def test_statistics_that_a_preset_asks_for_are_left_out_where_there_are_no_numbe
     config = paceline.Config(env_id="minigrid:Empty-5x5", env=env, compile="off", threads=1)
     assert config.preset == "minigrid" and config.normalize_obs
     info = inspect_env(config.env_id, **vars(config.env))
-    assert not fitted(config, info.obs_spec, info.act_spec).normalize_obs
+    assert not fit_to_spaces(config, info.obs_spec, info.act_spec).normalize_obs
     asked = paceline.Config(env_id="minigrid:Empty-5x5", env=env, normalize_obs=True)
-    assert fitted(asked, info.obs_spec, info.act_spec).normalize_obs  # and is refused
+    assert fit_to_spaces(asked, info.obs_spec, info.act_spec).normalize_obs  # and is refused
 
 
 @pytest.mark.parametrize(

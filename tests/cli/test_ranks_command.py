@@ -22,7 +22,7 @@ from ranked import Command, left_after
 
 import paceline
 from paceline.config.files import load_file
-from paceline.config.resolve import fitted, resolve
+from paceline.config.resolve import fit_to_spaces, resolve
 from paceline.envs.maker import inspect_env
 from paceline.ranks.launch import job
 
@@ -124,7 +124,7 @@ def test_the_environments_of_a_preset_are_shared_out_and_a_batch_is_that_of_all_
     given = {"preset": "none", "num_envs": 4, "rollout_steps": 32, "batch_size": 64}
     assert paceline.Config(ranks=2, **given).minibatch_count == 4
     assert paceline.Config(ranks=1, **given).minibatch_count == 2
-    assert paceline.Config(algo="ddppo").syncing in ("allreduce", "local")
+    assert paceline.Config(algo="ddppo").resolved_sync in ("allreduce", "local")
 
 
 def test_a_name_for_a_way_of_running_leaves_what_was_asked_for(tmp_path):
@@ -133,13 +133,13 @@ def test_a_name_for_a_way_of_running_leaves_what_was_asked_for(tmp_path):
     stored = load_file(file)
     assert resolve(stored, {"algo": "ddppo"}).ranks == 2
     assert resolve({"num_workers": 4}, {"algo": "a3c"}).num_workers == 4
-    assert resolve({"algo": "a3c", "num_workers": 2}, {"algo": "ppo"}).syncing == "local"
+    assert resolve({"algo": "a3c", "num_workers": 2}, {"algo": "ppo"}).resolved_sync == "local"
 
 
 def test_a3c_takes_general_values_without_the_normalizers_that_it_can_not_have():
     config = paceline.Config(algo="a3c", env_id="Pendulum-v1", num_workers=2)
     info = inspect_env("Pendulum-v1")
-    fit = fitted(config, info.obs_spec, info.act_spec)
+    fit = fit_to_spaces(config, info.obs_spec, info.act_spec)
     assert (fit.preset, fit.normalize_obs, fit.normalize_return) == ("continuous", False, False)
 
 

@@ -381,10 +381,10 @@ def test_environments_per_worker_are_those_of_one_or_make_those_of_the_most():
 
 def test_one_process_is_asked_for_without_what_only_goes_with_more():
     stream = plan("--num-workers", "0,2", "--algo", "impala", "--sampler", "stream")
-    assert stream.base.sampling == "serial" and stream.options(0)["sampler"] == "auto"
+    assert stream.base.resolved_sampler == "serial" and stream.options(0)["sampler"] == "auto"
     assert stream.options(2)["sampler"] == "stream"
     hogwild = plan("--num-workers", "1,2", "--algo", "a3c")
-    assert (hogwild.base.algo, hogwild.base.syncing) == ("a2c", "local")
+    assert (hogwild.base.algo, hogwild.base.resolved_sync) == ("a2c", "local")
     assert "sync" not in hogwild.options(2) and hogwild.options(2)["algo"] == "a3c"
     assert plan("--ranks", "1,2", "--algo", "ddppo").base.ranks == 1
 

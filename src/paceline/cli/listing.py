@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 
+from ..config.presets import presets
 from ..config.registry import ALGORITHMS, POOLS, SAMPLERS, SUITES, SYNCS
-from ..config.schema import PRESETS
 from ..errors import BadInput
 from .commands import HELP, USAGE
 
@@ -41,9 +41,10 @@ def _registered(registry: dict[str, tuple[str, str]]) -> Callable[[], Lines]:
 
 def _presets() -> Lines:
     """Each preset with its first comment, which says where its values come from."""
-    for path in sorted(PRESETS.glob("*/*.yaml")):
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-        yield f"{path.parent.name} {path.stem}", first.removeprefix("#").strip()
+    for algo in sorted(ALGORITHMS):
+        for name, path in presets(algo).items():
+            first = path.read_text(encoding="utf-8").partition("\n")[0]
+            yield f"{algo} {name}", first.removeprefix("#").strip()
 
 
 def environments(suite: str) -> list[str]:

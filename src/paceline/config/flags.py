@@ -1,4 +1,4 @@
-"""Command-line flags and their help, generated from the configuration's dataclasses."""
+"""Command-line flags and their help, generated from the dataclasses of the options."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any, NoReturn, get_type_hints
 from ..errors import BadInput
 from .files import load_file
 from .registry import ENTRIES, name_of, sections
-from .resolve import nearest
 from .schema import Config, EnvConfig, option_fields
+from .text import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses like everything else here: a sentence, and the nearest name that exists."""
+    """Raises BadInput instead of exiting, and suggests the nearest known flag."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, add_help=False, **options)
@@ -30,23 +30,25 @@ class Parser(argparse.ArgumentParser):
         raise BadInput(message)
 
     def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
-        """What was given, and only that, by name; options and other arguments may be `mixed`."""
+        """The values by name; `mixed` allows positional arguments between options."""
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         given, unknown = parse(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
-            hint = nearest(flag, self._option_string_actions, 0.6)
             kind = "option" if flag.startswith("-") else "argument"
+            hint = did_you_mean(flag, self._option_string_actions, 0.6)
             raise BadInput(f"{flag}: there is no such {kind}{hint}")
         return vars(given)
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One option, by its dotted name."""
+    """An option, for flags and documentation."""
 
     name: str
+    """dotted, such as ppo.clip"""
     text: str
+    """the docstring"""
     is_bool: bool
 
     @property
@@ -55,7 +57,7 @@ class Field:
 
 
 def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
-    """Every option with its documentation; sections come last."""
+    """Every option: those of `Config`, then those of each section in `kinds`."""
     named = {"env": EnvConfig, **(sections({}) if kinds is None else kinds)}
     names = {one.name for one in option_fields()} - {"env"}
     plain = [field for field in _fields(Config) if field.name in names]
@@ -74,12 +76,12 @@ def _fields(kind: Any, prefix: str = "") -> list[Field]:
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """The text under each field of a dataclass, and of those that it inherits from."""
+    """The docstring under each field of a dataclass and of its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
         try:
             body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
-        except (OSError, TypeError):  # it was typed into a console, say
+        except (OSError, TypeError):  # no source: defined in a console, for example
             continue
         found |= {
             field.target.id: str(text.value.value)
@@ -93,17 +95,17 @@ def _docstrings(kind: type) -> dict[str, str]:
 
 
 class ConfigParser(Parser):
-    """Takes every option of a configuration: those of the entries that the arguments choose too."""
+    """Takes every option of a configuration, also those of the entries that are chosen."""
 
     file: Mapping[str, Any] = {}
-    """what the file says that was named with --config; read once, since it may be a program"""
+    """contents of the --config file, read once, since it may be a Python program"""
 
     def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         first = Parser(argument_default=argparse.SUPPRESS)
         for name in ("config", *ENTRIES):
             first.add_argument(f"--{name}")
         chosen: dict[str, Any] = {}
-        with suppress(BadInput):  # which is said when all of it is read
+        with suppress(BadInput):  # raised again when all flags are parsed
             chosen = vars(first.parse_known_args(arguments)[0])
         if "config" in chosen:
             self.file = load_file(chosen["config"])
@@ -123,7 +125,7 @@ class ConfigParser(Parser):
 
 
 def config_parser(*positional: str) -> ConfigParser:
-    """Takes every option of `Config`, `--config FILE`, and the positional arguments named."""
+    """A parser of all options, `--config FILE`, and these positional arguments."""
     parser = ConfigParser(argument_default=argparse.SUPPRESS)
     for name in positional:
         parser.add_argument(name)
@@ -144,7 +146,7 @@ def nested(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def help_text(config: Config) -> str:
-    """Every option, its meaning, and the value it has if it is not given."""
+    """Every option with its meaning and its value in `config`."""
     lines = ["  --config FILE", "      a .yaml, .json, .toml or .py file; flags win over it"]
     section = ""
     kinds = {name: type(options) for name, options in config.options.items()}

@@ -1,6 +1,7 @@
-"""What can be plugged into each seam: a name, where it is ("module:name"), and one line about it.
+"""Registries of algorithms, environment suites, samplers, syncs and worker pools.
 
-Plain text, so that listing them imports none of them.
+An entry is a name with its import path ("module:name") and a one-line summary, so that listing them
+imports none of them. Users plug in their own as `module:Class`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..errors import BadInput
 Registry = dict[str, tuple[str, str]]
 
 ALGORITHMS: Registry = {
-    "ppo": ("paceline.learning.algorithms.ppo:PPO", "proximal policy optimisation (Schulman 2017)"),
+    "ppo": ("paceline.learning.algorithms.ppo:PPO", "proximal policy optimization (Schulman 2017)"),
     "a2c": (
         "paceline.learning.algorithms.a2c:A2C",
         "advantage actor-critic (Mnih 2016, synchronous)",
@@ -37,23 +38,32 @@ SUITES: Registry = {
     "minigrid": ("paceline.envs.suites.minigrid:environment", "grid worlds: minigrid:DoorKey-5x5"),
     "toy": (
         "paceline.envs.suites.toy:environment",
-        "identity, constant, memory, chain: known answers",
+        "tiny tasks with a known optimum: identity, constant, memory, chain",
     ),
 }
 SAMPLERS: Registry = {
-    "serial": ("paceline.samplers.entries:SerialSampler", "in the learner's own process"),
-    "workers": ("paceline.samplers.entries:WorkersSampler", "processes, in step with the learner"),
-    "stream": ("paceline.samplers.entries:StreamSampler", "processes that never wait: for impala"),
+    "serial": (
+        "paceline.samplers.entries:SerialSampler",
+        "in the learner's own process",
+    ),
+    "workers": (
+        "paceline.samplers.entries:WorkersSampler",
+        "processes, synchronous",
+    ),
+    "stream": (
+        "paceline.samplers.entries:StreamSampler",
+        "processes, asynchronous: for impala",
+    ),
 }
 SYNCS: Registry = {
-    "local": ("paceline.distributed.entries:LocalSync", "one learner, nothing to agree on"),
+    "local": ("paceline.distributed.entries:LocalSync", "a single learner"),
     "allreduce": (
         "paceline.distributed.entries:AllreduceSync",
-        "ranks that add up their gradients",
+        "data-parallel ranks that sum their gradients",
     ),
     "hogwild": (
         "paceline.distributed.entries:HogwildSync",
-        "shared weights without locks: for a3c",
+        "learners that update shared weights without locks: for a3c",
     ),
 }
 POOLS: Registry = {
@@ -67,7 +77,7 @@ ENTRIES: dict[str, Registry] = {
     "memory": {},
     "bonus": {},
 }
-"""Options that choose an entry, and from which registry."""
+"""Options that choose an entry, and their registries."""
 NEEDS = {
     "algo": ("targets", "loss", "metrics", "needs_log_ratio"),
     "sync": ("counted_by", "watcher", "lockstep"),
@@ -76,21 +86,21 @@ NEEDS = {
     "memory": ("__call__",),
     "bonus": ("__call__",),
 }
-"""What an entry has to have."""
+"""Attributes that an entry has to have."""
 MADE = {
     "pool": ("begin", "publish", "fill", "arrivals", "acting_version", "ledgers", "close"),
     "bonus": ("head", "term", "metrics", "per_column", "reward", "state", "restore"),
 }
-"""What the thing that it makes has to have."""
+"""Attributes that the object made by an entry has to have."""
 
 
 def is_options(value: Any) -> bool:
-    """Whether it is an instance of a dataclass: a section, or an algorithm with its options."""
+    """Whether it is a dataclass instance: a section, or an algorithm with its options."""
     return dataclasses.is_dataclass(value) and not callable(value)
 
 
 def as_dicts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """With sections that are dataclasses as dicts."""
+    """With dataclass instances as dicts."""
     return {
         name: dataclasses.asdict(value) if is_options(value) else value
         for name, value in values.items()
@@ -98,7 +108,7 @@ def as_dicts(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of(thing: Any) -> str:
-    """`module:Name` of a class, of an object's class, or of what is already such a name."""
+    """`module:Name` of a class or function, or of an object's class; a name stays."""
     if isinstance(thing, str):
         return thing
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
@@ -106,10 +116,7 @@ def name_of(thing: Any) -> str:
 
 
 def by_name(thing: Any, registry: Registry | None = None) -> Any:
-    """A class becomes its name in the registry, or the `module:Name` by which it is imported.
-
-    What has neither stays as it is.
-    """
+    """A class → its name in the registry, or the `module:Name` that imports it, if there is one."""
     if not isinstance(thing, type) or thing.__module__ == "__main__":
         return thing
     known = {path: name for name, (path, _) in (registry or {}).items()}
@@ -119,7 +126,7 @@ def by_name(thing: Any, registry: Registry | None = None) -> Any:
 
 
 def imported(registry: Registry, name: str, what: str) -> Any:
-    """What a registry calls `name`, or a user's own `module:Class`; nothing of it is called."""
+    """Import a registry's entry, or a user's `module:Class`; `what` is the option that names it."""
     path = registry[name][0] if name in registry else name
     module, _, attributes = path.partition(":")
     try:
@@ -137,7 +144,7 @@ def imported(registry: Registry, name: str, what: str) -> Any:
 
 
 def entry(option: str, value: Any) -> Any:
-    """What the option's value stands for; None for what chooses nothing (`auto`, a mistake)."""
+    """The entry that an option's value chooses; None if it is no name (`auto`, a mistake)."""
     named = isinstance(value, str) and (value in ENTRIES[option] or ":" in value)
     if not named and (isinstance(value, str) or not callable(value)):
         return None
@@ -149,7 +156,7 @@ def entry(option: str, value: Any) -> Any:
 
 
 def section_of(option: str, value: Any) -> str:
-    """Name of the section that holds the options of an entry."""
+    """Name of the section with an entry's options."""
     if isinstance(value, str) and ":" not in value:
         return value
     found = entry(option, value)
@@ -158,7 +165,7 @@ def section_of(option: str, value: Any) -> str:
 
 
 def sections(chosen: Mapping[str, Any]) -> dict[str, type]:
-    """The options dataclass of each section: all algorithms', and those of the entries chosen."""
+    """The options dataclass of each section: of every algorithm, and of the chosen entries."""
     found = {name: entry("algo", name) for name in ALGORITHMS}
     for option in ENTRIES:
         thing = entry(option, chosen.get(option))
@@ -167,16 +174,19 @@ def sections(chosen: Mapping[str, Any]) -> dict[str, type]:
             continue
         name = section_of(option, chosen[option])
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-            raise BadInput(f"{option}: the options of {name_of(thing)} are {kind!r}, no dataclass")
+            raise BadInput(f"{option}: Options of {name_of(thing)} is {kind!r}, not a dataclass")
         if not name.isidentifier() or found.setdefault(name, kind) is not kind:
             raise BadInput(
-                f"{option}: {name_of(thing)} can't have the section {name!r}; name it otherwise"
+                f"{option}: {name_of(thing)} can't have the section {name!r}; change its `name`"
             )
     return found
 
 
 def stand_in(option: str, path: str, sections: Mapping[str, Mapping[str, Any]]) -> type:
-    """For a `module:Class` that is not imported: a class with the options that `sections` have."""
+    """A substitute for a `module:Class` that must not be imported, with the options in `sections`.
+
+    Comparing runs needs their options, not their code, which may be missing or a stranger's.
+    """
     module, _, names = path.partition(":")
     own = names.rpartition(".")[2].lower()
     name = own if own in sections or not sections else next(iter(sections))

@@ -1,11 +1,14 @@
-"""From what was asked for to a valid `Config`; every refusal is a sentence."""
+"""From given options to a valid `Config`: merge, validate, fill in what follows, check the rest.
+
+Later wins: a field's default, the algorithm's, the preset's, then each layer that is given (in
+general a file, then flags).
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -15,71 +18,163 @@ from pydantic.errors import PydanticUserError
 from ..errors import BadInput
 from ..processes.launcher import launched, local_size
 from ..storage.files import absolute
-from .checks import MOST_ROWS, check, nearest_divisor, shared_equally
-from .files import load_file, plain
-from .registry import entry, sections
-from .schema import ALIASES, BUDGETS, STRICT, EnvConfig, option_fields, presets
+from .presets import preset_values, presets
+from .registry import ENTRIES, as_dicts, by_name, entry, is_options, section_of, sections
+from .schema import ALIASES, BUDGETS, EnvConfig, option_fields
 from .schema import Config as Resolved
+from .text import did_you_mean
+from .values import STRICT
 
 if TYPE_CHECKING:
     from ..envs.spaces import ActionSpec, ObservationSpec
 
-GENERAL = ("continuous", "discrete", "images")
-"""Presets for environments that nothing was tuned for."""
-SAME_THING = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
-"""Two ways to say it."""
+DEFAULT_STEPS = 1_000_000
+EXCLUSIVE = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
+"""Pairs of options of which a later layer's one replaces an earlier layer's other."""
 PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
-"""Options that name a path, and how a file is named where ranks meet."""
-MOST_SENTENCES = 10
-"""That are said of a configuration's errors."""
+"""Options that name a path, and how `init_method` names a file."""
+MAX_ROWS = 10**8
+"""Rows of a rollout."""
+MAX_ERRORS = 10
+"""Validation errors that are reported."""
+DIVISOR_DISTANCE = 100_000
+"""How far a divisor is searched for."""
 
 
 def Config(**given: Any) -> Resolved:
-    """A training run; what is not given is filled in from the preset for its environment."""
+    """A training run; options that are not given come from the environment's preset."""
     return resolve(given)
 
 
-def resolve(*given: Mapping[str, Any]) -> Resolved:
-    """Defaults, then the algorithm's, then the preset's, then each of `given`; then validation."""
-    explicit: dict[str, Any] = {}
-    for layer in given:
-        explicit = _over(explicit, plain(layer))
-    explicit = _with_absolute_paths(_by_name(explicit))
-    preset, algorithm = _preset(explicit), entry("algo", explicit.get("algo", Resolved.algo))
-    values = _over(getattr(algorithm, "defaults", {}), preset)
-    if any(explicit.get(name) is not None for name in BUDGETS):
+def resolve(*layers: Mapping[str, Any]) -> Resolved:
+    """The configuration that these layers of options amount to, a later one over an earlier."""
+    given: dict[str, Any] = {}
+    for layer in layers:
+        given = _merge_layers(given, _plain(layer))
+    given = _absolute_paths(_expand_alias(given))
+    preset, algorithm = preset_values(given), entry("algo", given.get("algo", Resolved.algo))
+    values = _merge_layers(getattr(algorithm, "defaults", {}), preset)
+    if any(given.get(name) is not None for name in BUDGETS):
         values = {key: value for key, value in values.items() if key not in BUDGETS}
-    values = _over(values, explicit)
+    values = _merge_layers(values, given)
     if preset and values.get("preset", "auto") == "auto":
         values["preset"] = preset["preset"]
     if all(values.get(name) is None for name in BUDGETS):
-        values["total_steps"] = 1_000_000
-    config = _validated(values | _launched(explicit), explicit)
-    config = dataclasses.replace(config, **_spread(config, explicit))
-    config = dataclasses.replace(config, **_dividing(config, explicit))
-    check(config)
+        values["total_steps"] = DEFAULT_STEPS
+    config = _validate(values | _launched_processes(given), given)
+    config = _share_envs(config, given)
+    config = _divide_rollout(config, given)
+    _check_entries(config)
+    _check_normalized_rows(config)
     return config
 
 
-def _validated(values: Mapping[str, Any], explicit: Mapping[str, Any]) -> Resolved:
-    """Every option by itself, whichever section it is in."""
+def given_options(config: Resolved) -> dict[str, Any]:
+    """The options that were given, to `Config` or to `dataclasses.replace`."""
+    filled = resolve(config.given)
+    names = (*(one.name for one in option_fields()), *config.options)
+    mine = {name: getattr(config, name) for name in names}
+    new = {name: value for name, value in mine.items() if value != getattr(filled, name, None)}
+    return {**config.given, **new}
+
+
+def fit_to_spaces(config: Resolved, obs: ObservationSpec, act: ActionSpec) -> Resolved:
+    """With the general preset for these spaces, if there is none for the environment."""
+    general = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
+    if config.preset == "auto" and general in presets(config.algo_section):
+        config = resolve(given_options(config), {"preset": general})
+    if config.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
+        changes = {"preset": config.preset, "normalize_obs": False}
+        return resolve(given_options(config), changes)
+    return config
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+
+def _plain(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """With dataclasses as dicts, and classes as names; `algo=PPO(clip=0.1)` is both in one."""
+    out = dict(layer)
+    for option, registry in ENTRIES.items():
+        value = layer.get(option)
+        if is_options(value):
+            out[option] = by_name(type(value), registry)
+            out[section_of(option, out[option])] = value
+        elif option in layer:
+            out[option] = by_name(value, registry)
+    return as_dicts(out)
+
+
+def _merge_layers(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    under = dict(under)
+    for one, other in (*EXCLUSIVE, *(pair[::-1] for pair in EXCLUSIVE)):
+        if over.get(one) is not None and over.get(other) is None:
+            under.pop(other, None)
+    return _merge(under, over)
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Section by section; `kwargs` is replaced as a whole."""
+    out = {**under, **over}
+    for key in under.keys() & over.keys() - {"kwargs"}:
+        if isinstance(under[key], Mapping) and isinstance(over[key], Mapping):
+            out[key] = _merge(under[key], over[key])
+    return out
+
+
+def _expand_alias(given: dict[str, Any]) -> dict[str, Any]:
+    alias = ALIASES.get(str(given.get("algo")))
+    return given if alias is None else alias | given | {"algo": alias["algo"]}
+
+
+def _absolute_paths(given: dict[str, Any]) -> dict[str, Any]:
+    """An environment may change the working directory; paths stay relative to the first one."""
+    found = {name: given[name] for name in PATHS if isinstance(given.get(name), str)}
+    rooted = {name: absolute(path) for name, path in found.items() if path}
+    method = given.get("init_method")
+    if isinstance(method, str) and method.startswith(FILE) and method != FILE:
+        rooted["init_method"] = FILE + absolute(method.removeprefix(FILE))
+    return given | rooted
+
+
+def _launched_processes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`ranks`, or `num_workers` of a3c, from the number of processes that a launcher started."""
+    sync = entry("sync", given.get("sync")) or entry("sync", "allreduce")
+    name, wanted = sync.counted_by, given.get(sync.counted_by)
+    started = launched(asked=wanted is not None)
+    if started is None:
+        return {}
+    number = started - sync.watcher
+    if wanted not in (None, "auto", number, str(number)):
+        watching = ", one of which only watches" if sync.watcher else ""
+        raise BadInput(
+            f"{name} is {wanted}, but a launcher has started {started} processes{watching}; leave "
+            f"{name} out, or start as many as it takes"
+        )
+    return {name: number}
+
+
+# Validation of single options ---------------------------------------------------------------------
+
+
+def _validate(values: Mapping[str, Any], given: Mapping[str, Any]) -> Resolved:
     kinds = sections(values)
     try:
         found = _adapter(*kinds.items()).validate_python(values)
     except ValidationError as error:
         details = error.errors()
-        said = [_sentence(detail, field_names(kinds)) for detail in details[:MOST_SENTENCES]]
-        if len(details) > MOST_SENTENCES:
-            said.append(f"and {len(details) - MOST_SENTENCES:,} more like these")
-        raise BadInput("\n".join(said)) from None
+        lines = [_error_message(detail, field_names(kinds)) for detail in details[:MAX_ERRORS]]
+        if len(details) > MAX_ERRORS:
+            lines.append(f"and {len(details) - MAX_ERRORS:,} more errors")
+        raise BadInput("\n".join(lines)) from None
     own = {one.name: getattr(found, one.name) for one in option_fields()}
     options = {name: getattr(found, name) for name in kinds}
-    return Resolved(**own, options=options, given=explicit, working_directory=absolute(""))
+    return Resolved(**own, options=options, given=given, working_directory=absolute(""))
 
 
 @cache
 def _adapter(*kinds: tuple[str, type]) -> TypeAdapter[Any]:
-    """Of a configuration with these sections: options side by side, as a file has them."""
+    """Validates the options of `Config` with these sections beside them, as in a file."""
     hints = get_type_hints(Resolved, include_extras=True)
     own = [(one.name, hints[one.name], copy.copy(one)) for one in option_fields()]
     more = [(name, kind, dataclasses.field(default_factory=kind)) for name, kind in kinds]
@@ -92,170 +187,131 @@ def _adapter(*kinds: tuple[str, type]) -> TypeAdapter[Any]:
         raise BadInput(f"the options of {names} can't be read: {error}") from None
 
 
-def asked(config: Resolved) -> dict[str, Any]:
-    """What was asked for, by `dataclasses.replace` too."""
-    filled = resolve(config.given)
-    names = (*(one.name for one in option_fields()), *config.options)
-    mine = {name: getattr(config, name) for name in names}
-    new = {name: value for name, value in mine.items() if value != getattr(filled, name, None)}
-    return {**config.given, **new}
-
-
-def _with_absolute_paths(layer: dict[str, Any]) -> dict[str, Any]:
-    """An environment may change the working directory; a run stays where it was asked for."""
-    found = {name: layer[name] for name in PATHS if isinstance(layer.get(name), str)}
-    rooted = {name: absolute(path) for name, path in found.items() if path}
-    meeting = layer.get("init_method")
-    if isinstance(meeting, str) and meeting.startswith(FILE) and meeting != FILE:
-        rooted["init_method"] = FILE + absolute(meeting.removeprefix(FILE))
-    return layer | rooted
-
-
-def _by_name(layer: dict[str, Any]) -> dict[str, Any]:
-    """With an alias replaced by what it stands for."""
-    alias = ALIASES.get(str(layer.get("algo")))
-    return layer if alias is None else alias | layer | {"algo": alias["algo"]}
-
-
-def _launched(explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """What follows from the number of processes that a launcher has started."""
-    sync = entry("sync", explicit.get("sync")) or entry("sync", "allreduce")
-    name, wanted = sync.counted_by, explicit.get(sync.counted_by)
-    started = launched(asked=wanted is not None)
-    if started is None:
-        return {}
-    number = started - sync.watcher
-    if wanted not in (None, "auto", number, str(number)):
-        watching = ", of which one only watches" if sync.watcher else ""
-        raise BadInput(
-            f"{name} is {wanted}, and this is one of {started} processes that a launcher has "
-            f"started{watching}; leave it out, or start as many as that takes"
-        )
-    return {name: number}
-
-
-def _spread(config: Resolved, explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """How many environments, or workers, follow from how many there are of the other."""
-    found: dict[str, Any] = {}
-    workers, each, envs = config.num_workers, config.num_envs_per_worker, config.num_envs
-    if explicit.get("num_workers") == "auto" and config.ranks > 1:  # which have the CPUs in common
-        workers = found["num_workers"] = max(1, workers // local_size(config.ranks))
-    if each and workers and explicit.get("num_envs") is None:
-        return found | {"num_envs": workers * each}
-    if config.ranks > 1 and explicit.get("num_envs") is None:  # as many in all as were chosen
-        envs = found["num_envs"] = max(1, round(envs / config.ranks))
-    if workers and envs % workers and explicit.get("num_workers") == "auto":
-        found["num_workers"] = max(n for n in range(1, workers + 1) if envs % n == 0)
-    return found
-
-
-def _dividing(config: Resolved, explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """The nearest number of minibatches that fits, where nobody asked for the one that does not."""
-    rows, ranks = config.num_envs * config.rollout_steps, config.ranks
-    if rows > MOST_ROWS:
-        return {}
-    found: dict[str, Any] = {}
-    if config.memory is not None and config.memory_segment is None:
-        found["memory_segment"] = nearest_divisor(config.rollout_steps, 16) or 1
-    if config.minibatches and rows % config.minibatches and explicit.get("minibatches") is None:
-        return found | {"minibatches": nearest_divisor(rows, config.minibatches) or 1}
-    size = config.batch_size
-    if size and not shared_equally(config) and explicit.get("batch_size") is None:
-        each = max(1, round(size / ranks))
-        return found | {"batch_size": ranks * (nearest_divisor(rows, each) or 1)}
-    return found
-
-
-def fitted(config: Resolved, obs: ObservationSpec, act: ActionSpec) -> Resolved:
-    """With what suits these spaces filled in, where nothing was tuned for the environment."""
-    suits = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
-    if config.preset == "auto" and suits in presets(config.algo_section):
-        config = resolve(asked(config), {"preset": suits})
-    if config.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
-        return resolve(asked(config), {"preset": config.preset, "normalize_obs": False})
-    return config
-
-
-def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `under`; of two ways to say the same thing, the later one is meant."""
-    under = dict(under)
-    for one, other in (*SAME_THING, *(pair[::-1] for pair in SAME_THING)):
-        if over.get(one) is not None and over.get(other) is None:
-            under.pop(other, None)
-    return _merged(under, over)
-
-
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Section by section; `kwargs` as a whole."""
-    out = {**under, **over}
-    for key in under.keys() & over.keys() - {"kwargs"}:
-        if isinstance(under[key], Mapping) and isinstance(over[key], Mapping):
-            out[key] = _merged(under[key], over[key])
-    return out
-
-
-def _preset(explicit: Mapping[str, Any]) -> dict[str, Any]:
-    name, algo = explicit.get("preset", "auto"), str(explicit.get("algo", Resolved.algo))
-    env_id = explicit.get("env_id", Resolved.env_id) if name == "auto" else name
-    if name == "none" or not isinstance(env_id, str):
-        return {}
-    known = presets(algo)
-    if found := _tuned(env_id, list(known)):
-        values = load_file(known[found]) | {"preset": found}
-        sync = entry("sync", explicit.get("sync"))
-        if sync is not None and not sync.lockstep:  # whose learners have no statistics in common
-            values.pop("normalize_obs", None)
-            values.pop("normalize_return", None)
-        return values
-    if name == "auto":
-        return {}
-    raise BadInput(
-        f"preset: there is none called {str(name)[:60]!r} for {algo[:60]}; there are auto, none, "
-        f"{', '.join(known)}{nearest(str(name), known)}"
-    )
-
-
-def _tuned(env_id: str, known: list[str]) -> str | None:
-    """The preset for an environment, whoever steps it; or that for its suite."""
-    suite, _, name = env_id.rpartition(":")
-    for wanted in (env_id, name):
-        if wanted in known:
-            return wanted
-        if found := _other_version(wanted, known):
-            return found
-    family = name.partition("-")[0].lower()  # EnvPool's MiniGrid-… are MiniGrid's
-    family = "minigrid" if family == "babyai" else family
-    return next((one for one in (suite, family) if one in known and one not in GENERAL), None)
-
-
-def _other_version(env_id: str, known: list[str]) -> str | None:
-    """What was tuned for one version of an environment serves its others."""
-    name = env_id.rpartition("-v")[0]
-    alike = [other for other in known if name and other.rpartition("-v")[0] == name]
-    return max(alike, key=lambda other: (len(other), other), default=None)
+def _error_message(detail: Any, known: list[str]) -> str:
+    """One of pydantic's errors: the option, its value, and what it should be."""
+    place = [str(part) for part in detail["loc"]]
+    unknown = detail["type"] in ("extra_forbidden", "unexpected_keyword_argument")
+    while place and ".".join(place) not in known and not unknown:
+        place.pop()  # an index of a list, or a branch of a union
+    name = ".".join(place)
+    if unknown:
+        shown = name[:80] if name.isprintable() and name else repr(name[:80])
+        return f"{shown}: there is no such option{did_you_mean(name, known)}"
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{name} is {str(detail['input'])[:60]!r}: {message}"
 
 
 def field_names(kinds: Mapping[str, type] | None = None) -> list[str]:
-    """Every option by its dotted name, sections included."""
+    """Every option by its dotted name, and every section."""
     kinds = {"env": EnvConfig, **(kinds or sections({}))}
     dotted = [f"{name}.{one.name}" for name in kinds for one in dataclasses.fields(kinds[name])]
     return [*(one.name for one in option_fields()), *kinds, *dotted]
 
 
-def nearest(name: str, known: Iterable[str], likeness: float = 0.5) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
-    return f"; did you mean {near[0]}?" if near else ""
+# Options that depend on each other: filled in if not given, refused if given and wrong ------------
 
 
-def _sentence(detail: Any, known: list[str]) -> str:
-    """One of pydantic's errors: which field, the value seen, what it should be."""
-    place = [str(part) for part in detail["loc"]]
-    unknown = detail["type"] in ("extra_forbidden", "unexpected_keyword_argument")
-    while place and ".".join(place) not in known and not unknown:
-        place.pop()  # positions within a list, and branches of a union
-    name = ".".join(place)
-    if unknown:
-        shown = name[:80] if name.isprintable() and name else repr(name[:80])
-        return f"{shown}: there is no such option{nearest(name, known)}"
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{name} is {str(detail['input'])[:60]!r}: {message}"
+def _share_envs(config: Resolved, given: Mapping[str, Any]) -> Resolved:
+    """num_envs and num_workers, so that every worker has equally many environments."""
+    workers, each, envs = config.num_workers, config.num_envs_per_worker, config.num_envs
+    auto_workers, auto_envs = given.get("num_workers") == "auto", given.get("num_envs") is None
+    if auto_workers and config.ranks > 1:  # the ranks of a host share its CPUs
+        workers = max(1, workers // local_size(config.ranks))
+    if each and workers and auto_envs:
+        envs = workers * each
+    elif config.ranks > 1 and auto_envs:  # the preset's number, over all ranks
+        envs = max(1, round(envs / config.ranks))
+    if auto_workers and workers and envs % workers:
+        workers = max(n for n in range(1, workers + 1) if envs % n == 0)
+    if each and not workers:
+        raise BadInput(
+            f"num_envs_per_worker is {each}, but there are no workers; write --num-workers 2, or "
+            "auto, or --num-envs for environments in the learner's own process"
+        )
+    if each and each * workers != envs:
+        raise BadInput(
+            f"num_envs {envs} is not num_envs_per_worker {each} × num_workers {workers}; give only "
+            "one of the first two"
+        )
+    if workers and envs % workers:
+        raise BadInput(
+            f"num_envs {envs} can't be divided among {workers} workers; write --num-workers "
+            f"{_nearest_divisor(envs, min(workers, envs))}, or --num-envs "
+            f"{-(-envs // workers) * workers}"
+        )
+    return dataclasses.replace(config, num_workers=workers, num_envs=envs)
+
+
+def _divide_rollout(config: Resolved, given: Mapping[str, Any]) -> Resolved:
+    """minibatches or batch_size, and memory_segment, so that they divide the rollout."""
+    envs, steps, ranks = config.num_envs, config.rollout_steps, config.ranks
+    minibatches, size, segment = config.minibatches, config.batch_size, config.memory_segment
+    rows = envs * steps
+    if rows > MAX_ROWS:
+        raise BadInput(
+            f"num_envs {envs} × rollout_steps {steps} is a rollout of {rows:,} rows; the maximum "
+            f"is {MAX_ROWS:,}"
+        )
+    if size and minibatches:
+        raise BadInput(f"give either batch_size ({size}) or minibatches ({minibatches}), not both")
+    rollout = f"the rollout of {envs} envs × {steps} steps = {rows} rows"
+    if minibatches and rows % minibatches:
+        nearest = _nearest_divisor(rows, minibatches)
+        if given.get("minibatches") is not None:
+            raise BadInput(f"minibatches {minibatches} does not divide {rollout}{_hint(nearest)}")
+        minibatches = nearest or 1
+    if size and (size % ranks or rows % (size // ranks)):
+        nearest = ranks * (_nearest_divisor(rows, max(1, round(size / ranks))) or 0)
+        if given.get("batch_size") is not None:
+            on_each = f" on each of {ranks} ranks" if ranks > 1 else ""
+            raise BadInput(f"batch_size {size} does not divide {rollout}{on_each}{_hint(nearest)}")
+        size = nearest or ranks
+    if config.memory is not None and segment is None:
+        segment = _nearest_divisor(steps, 16) or 1
+    if segment and steps % segment:
+        nearest = _nearest_divisor(steps, segment)
+        raise BadInput(
+            f"memory_segment {segment} does not divide rollout_steps {steps}{_hint(nearest)}"
+        )
+    return dataclasses.replace(
+        config, minibatches=minibatches, batch_size=size, memory_segment=segment
+    )
+
+
+def _nearest_divisor(rows: int, wanted: int) -> int | None:
+    """The divisor of `rows` nearest to `wanted`; None if that is far away."""
+    for distance in range(DIVISOR_DISTANCE):
+        for number in (wanted - distance, wanted + distance):
+            if 0 < number <= rows and rows % number == 0:
+                return number
+    return None
+
+
+def _hint(nearest: int | None) -> str:
+    return f"; the nearest that does is {nearest}" if nearest else "; choose one that does"
+
+
+def _check_entries(config: Resolved) -> None:
+    """Each chosen entry refuses the configurations that it can't run with."""
+    entries = (config.entry(option) for option in ENTRIES if option != "algo")
+    for chosen in (config.algorithm, *entries):
+        if refuse := getattr(chosen, "refuse", None):
+            refuse(config)
+
+
+def _check_normalized_rows(config: Resolved) -> None:
+    """Normalizing a single advantage to mean 0 would make it 0."""
+    over, rows = config.algorithm.normalize_advantage, config.columns * config.rollout_steps
+    option = f"{config.algo_section}.normalize_advantage"
+    flag = option.replace("_", "-")
+    if over == "rollout" and config.ranks * rows == 1:
+        raise BadInput(
+            f"{option} is 'rollout', but a rollout of 1 env × 1 step has a single row, whose "
+            f"advantage would be 0; write --{flag} none, or more --rollout-steps"
+        )
+    if over == "minibatch" and rows == config.minibatch_count:
+        raise BadInput(
+            f"{option} is 'minibatch', but with minibatches {config.minibatch_count} each has a "
+            f"single row, whose advantage would be 0; write --{flag} "
+            f"{'none' if rows == 1 else 'rollout'}, or fewer --minibatches"
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ..config.schema import Config, seconds
+from ..config.schema import Config
+from ..config.values import seconds
 
 RECENT = 100
 """Episodes in the running mean return."""

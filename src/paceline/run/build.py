@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from ..config.schema import Config, seconds
+from ..config.schema import Config
+from ..config.values import seconds
 from ..distributed import Sync
 from ..distributed.beat import beating
 from ..distributed.local import Local
@@ -248,7 +249,7 @@ def _learner(
     optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
     index = topology.local_rank if choices.device == "cuda" else None
     device = torch.device(choices.device, index) if index is not None else torch.device("cpu")
-    make_bonus = None if config.bonus is None else partial(config.made, "bonus")
+    make_bonus = None if config.bonus is None else partial(config.make_entry, "bonus")
     return Learner(
         *(
             network,

@@ -7,7 +7,8 @@ import os
 
 import torch
 
-from ..config.schema import Config, seconds
+from ..config.schema import Config
+from ..config.values import seconds
 from ..errors import BadInput
 from ..learning.compiler import compiler_missing
 from ..policy.network import NetworkSpec

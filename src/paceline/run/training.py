@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from ..config.resolve import fitted
+from ..config.resolve import fit_to_spaces
 from ..config.schema import BUDGETS, Config
 from ..config.text import printable, several
 from ..distributed import Sync
@@ -69,7 +69,7 @@ def start(
     """A run from its beginning, in a new folder if none is given; `asked` for at that time."""
     with interruptible():
         env_info = env_info_of(config)
-    config = fitted(config, env_info.obs_spec, env_info.act_spec)
+    config = fit_to_spaces(config, env_info.obs_spec, env_info.act_spec)
     _agree_on(config, sync)
     with ExitStack() as stack:
         with interruptible():
@@ -208,7 +208,9 @@ def _processes(config: Config, topology: Topology) -> str:
         return "no workers"
     each = config.num_envs // config.workers
     bound = ", pinned" if config.pin else ""
-    return f"{config.workers} workers × {each} envs ({printable(str(config.sampling))}{bound})"
+    return (
+        f"{config.workers} workers × {each} envs ({printable(str(config.resolved_sampler))}{bound})"
+    )
 
 
 def _record(

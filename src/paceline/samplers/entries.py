@@ -57,15 +57,15 @@ class WorkersSampler:
     def refuse(config: Config) -> None:
         if not config.workers:
             raise BadInput(
-                f"sampler is {config.sampling!r}, which needs workers; write --num-workers 2, or "
-                "auto"
+                f"sampler is {config.resolved_sampler!r}, which needs workers; write "
+                "--num-workers 2, or auto"
             )
 
     @staticmethod
     def make(spec: PoolSpec, config: Config) -> Sampler:
         from .workers import Workers
 
-        return Workers(config.made("pool", spec))
+        return Workers(config.make_entry("pool", spec))
 
 
 class StreamSampler:
@@ -85,5 +85,5 @@ class StreamSampler:
     def make(spec: PoolSpec, config: Config) -> Sampler:
         from .stream import SLOTS, Stream
 
-        pool = config.made("pool", replace(spec, slots_per_worker=SLOTS))
+        pool = config.make_entry("pool", replace(spec, slots_per_worker=SLOTS))
         return Stream(pool, config.max_lag)

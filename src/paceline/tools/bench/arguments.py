@@ -9,7 +9,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...config.resolve import fitted
+from ...config.resolve import fit_to_spaces
 from ...config.schema import Config
 from ...errors import BadInput
 
@@ -64,4 +64,4 @@ def looked_at(config: Config) -> tuple[Config, EnvInfo]:
         env_info = inspect_env(config.env_id, **vars(config.env))
     finally:
         os.chdir(here)
-    return fitted(config, env_info.obs_spec, env_info.act_spec), env_info
+    return fit_to_spaces(config, env_info.obs_spec, env_info.act_spec), env_info

@@ -12,7 +12,8 @@ from typing import Any
 from ...config.flags import ConfigParser, config_parser, nested
 from ...config.registry import ALGORITHMS
 from ...config.resolve import resolve
-from ...config.schema import ALIASES, BUDGETS, Config, seconds
+from ...config.schema import ALIASES, BUDGETS, Config
+from ...config.values import seconds
 from ...errors import BadInput
 from ...processes.hardware import available_cpus
 from ...run.directory import fixed

@@ -11,7 +11,8 @@ from typing import Any
 
 from ...config.flags import ConfigParser, config_parser, nested
 from ...config.resolve import resolve
-from ...config.schema import BUDGETS, Config, parse_duration, parse_steps, seconds
+from ...config.schema import BUDGETS, Config
+from ...config.values import parse_duration, parse_steps, seconds
 from ...envs.maker import EnvInfo
 from ...errors import BadInput
 from ...processes.hardware import available_cpus

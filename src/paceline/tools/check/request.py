@@ -58,7 +58,7 @@ def parsed(arguments: list[str]) -> tuple[Request, bool]:
     """What was asked, and whether the answer is to be JSON."""
     from ...config.flags import Parser, nested
     from ...config.resolve import resolve
-    from ...config.schema import seconds
+    from ...config.values import seconds
     from ..bench.arguments import number_from
 
     parser = Parser()

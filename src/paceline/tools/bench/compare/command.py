@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ....config.flags import Parser
-from ....config.schema import parse_duration, parse_steps, seconds
 from ....config.text import printable, several
+from ....config.values import parse_duration, parse_steps, seconds
 from ....errors import BadInput
 from ..arguments import number_from, refuse_to_lose
 from .comparison import Point, pairs_of, rows_of

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....config.schema import BUDGETS, Config, seconds
+from ....config.schema import BUDGETS, Config
 from ....config.text import printable
+from ....config.values import seconds
 from ....errors import BadInput
 from ....run.directory import CHANGEABLE
 from .history import History

@@ -165,7 +165,7 @@ def read_run(path: Path) -> History:
         _evaluation(path, columns, config.env_name),
         lost,
         metrics,
-        flat(config.as_dict()) | {"sampler": config.sampling, "sync": config.syncing},
+        flat(config.as_dict()) | {"sampler": config.resolved_sampler, "sync": config.resolved_sync},
     )
 
 
