@@ -1,6 +1,6 @@
-"""The README's tables, from the files in benchmarks/results.
+"""The tables of docs/figures.md, from the files in benchmarks/results.
 
-    python benchmarks/tables.py               # rewrite README.md between its markers
+    python benchmarks/tables.py               # rewrite docs/figures.md between its markers
     python benchmarks/tables.py --check       # exit 1 if that would change it
 
 `<!-- speed -->…<!-- /speed -->` holds what peers/run.py and ppo_speed.py measured,
@@ -246,7 +246,7 @@ def filled(text: str, results: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Rewrite the tables of a Markdown file.")
-    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "README.md")
+    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "docs" / "figures.md")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if stale")
     options = parser.parse_args(arguments)
