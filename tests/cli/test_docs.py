@@ -302,6 +302,9 @@ def test_every_link_leads_somewhere(page):
         if re.match(r"[a-z]+:", link):
             continue
         target, _, anchor = link.partition("#")
+        if target.startswith("/"):  # a file of the repository, where the page is read there
+            assert (ROOT / target[1:]).exists(), f"{named(page)}: {link}"
+            continue
         file = Path(os.path.normpath(page.parent / target)) if target else page
         assert file.exists(), f"{named(page)}: {link}"
         if page.is_relative_to(DOCS):  # a site holds nothing from outside
