@@ -312,7 +312,7 @@ def sum_rank(rank: int, folder: str, size: int, blocks: int, pin: bool, answers:
     from textbook_ddp import end_with_parent, on_loopback
 
     from paceline.distributed.allreduce import Allreduce
-    from paceline.distributed.meeting import meet
+    from paceline.distributed.rendezvous import meet
 
     end_with_parent()
     on_loopback()

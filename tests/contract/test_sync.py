@@ -17,8 +17,8 @@ import torch
 from paceline.distributed import groups, meeting
 from paceline.distributed.allreduce import Allreduce
 from paceline.distributed.local import Local
-from paceline.distributed.meeting import meet
-from paceline.distributed.segment import FUTEX, SLOT
+from paceline.distributed.rank_memory import FUTEX, SLOT
+from paceline.distributed.rendezvous import meet
 from paceline.errors import BadInput, LostRank, PacelineError
 from paceline.rollout import Episode
 

@@ -12,8 +12,8 @@ import torch
 import paceline
 from paceline.distributed.hogwild import RING, Hogwild
 from paceline.distributed.local import Local
-from paceline.distributed.meeting import meet
-from paceline.distributed.segment import DONE, FUTEX, WORDS
+from paceline.distributed.rank_memory import DONE, FUTEX, WORDS
+from paceline.distributed.rendezvous import meet
 from paceline.errors import Diverged
 from paceline.ring import ring
 from paceline.rollout import Episode

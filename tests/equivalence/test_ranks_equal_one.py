@@ -22,7 +22,7 @@ from torch import nn
 import paceline
 from paceline.distributed.allreduce import Allreduce
 from paceline.distributed.local import Local
-from paceline.distributed.meeting import meet
+from paceline.distributed.rendezvous import meet
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged
 from paceline.learning.algorithms.a2c import A2C

@@ -18,9 +18,9 @@ from worlds import ACTIONS, OBSERVATIONS, Anything
 import paceline
 from paceline.errors import EnvironmentFailed
 from paceline.policy.actor import make_actor
+from paceline.processes.forkserver import Spawner
 from paceline.run.build import build
 from paceline.samplers import process_pool
-from paceline.samplers.forkserver import Spawner
 from paceline.samplers.serial import make_serial
 
 pytestmark = pytest.mark.timeout(60)

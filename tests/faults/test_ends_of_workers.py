@@ -15,7 +15,7 @@ import pytest
 
 import paceline
 from paceline.errors import EnvironmentFailed
-from paceline.samplers import forkserver
+from paceline.processes import forkserver
 
 pytestmark = pytest.mark.timeout(90)
 

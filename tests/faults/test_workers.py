@@ -27,7 +27,7 @@ import troubles
 
 import paceline
 from paceline.errors import EnvironmentFailed
-from paceline.samplers.forkserver import Spawner
+from paceline.processes.forkserver import Spawner
 from paceline.storage import checkpoint
 
 COMMON = (

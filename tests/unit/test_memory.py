@@ -19,7 +19,7 @@ from worlds import OBSERVATIONS
 from paceline.envs.spaces import action_spec, observation_spec
 from paceline.processes.hardware import nameless_file
 from paceline.rollout import RolloutSpec
-from paceline.samplers.memory import ALIGNMENT, Memory, Weights
+from paceline.samplers.worker_memory import ALIGNMENT, Memory, Weights
 
 ABSENT = ("before", "value", "state", "stepped", "over")
 """Fields that not every rollout has."""
@@ -235,7 +235,7 @@ WRITER = """
 import mmap, sys, time
 import numpy as np
 from paceline.rollout import RolloutSpec
-from paceline.samplers.memory import Weights
+from paceline.samplers.worker_memory import Weights
 
 file, size, checked = map(int, sys.argv[1:])
 buffer = mmap.mmap(file, 64 + 4 * size)

@@ -14,8 +14,8 @@ from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode
 from . import Sync
 from .groups import Hosts, Shared, Torch
-from .meeting import Meeting
-from .segment import FUTEX, Segment
+from .rank_memory import FUTEX, Segment
+from .rendezvous import Meeting
 
 CPU = torch.device("cpu")
 

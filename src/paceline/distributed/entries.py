@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..config.schema import Config
     from ..run.topology import Topology
     from . import Sync
-    from .meeting import Meeting
+    from .rendezvous import Meeting
 
 
 class SyncEntry:

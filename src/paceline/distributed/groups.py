@@ -22,8 +22,8 @@ from ..errors import LostRank
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array
 from .beat import TICK
-from .meeting import Meeting, Watch
-from .segment import SLOT, Segment
+from .rank_memory import SLOT, Segment
+from .rendezvous import Meeting, Watch
 from .wire import decode, encode
 
 YIELDS = 2000

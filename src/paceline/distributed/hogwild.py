@@ -21,8 +21,8 @@ from ..rollout import Array, Episode
 from . import Sync
 from .beat import TICK
 from .groups import Shared
-from .meeting import Meeting
-from .segment import DONE, FUTEX, LOOKS, WORDS, Segment
+from .rank_memory import DONE, FUTEX, LOOKS, WORDS, Segment
+from .rendezvous import Meeting
 
 if TYPE_CHECKING:
     from ..learning.learner import Learner

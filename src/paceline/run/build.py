@@ -61,7 +61,7 @@ def make_sync(config: Config, topology: Topology) -> Sync:
     """How this process agrees with the other learners of the run, having met them."""
     if topology.size == 1:
         return Local()
-    from ..distributed.meeting import meet
+    from ..distributed.rendezvous import meet
 
     timeout = seconds(config.rank_timeout)
     try:

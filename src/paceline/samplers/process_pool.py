@@ -19,16 +19,16 @@ from typing import Any
 from ..envs.replaying import Difference
 from ..envs.suites.gym import registered
 from ..errors import BadInput, EnvironmentFailed, PacelineError
+from ..processes.forkserver import Starter, starter
 from ..processes.hardware import nameless_file, oom_kills
 from ..processes.sending import Logged, by_value, limit_waiting
 from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout
 from .block import format_differences, unpack_counters
-from .forkserver import Starter, starter
 from .ledger import Ledger
-from .memory import Memory
 from .pool import TICK, Arrival, PoolSpec
 from .worker import Begin, Crashed, Done, Fill, Ready
+from .worker_memory import Memory
 
 log = logging.getLogger("paceline")
 

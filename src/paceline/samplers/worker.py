@@ -25,14 +25,14 @@ from ..envs.guards import ENV_ERRORS
 from ..envs.replaying import Difference
 from ..envs.suites.gym import register
 from ..errors import BadInput, EnvironmentFailed, PacelineError
+from ..processes.forkserver import ignore_signals
 from ..processes.hardware import end_with, leave
 from ..processes.sending import LogSender
 from ..rollout import Array, Episode, Rollout
 from .block import Block, pack_counters
-from .forkserver import ignore_signals
 from .ledger import Snapshot
-from .memory import Memory, Weights
 from .unroll import RolloutCancelled
+from .worker_memory import Memory, Weights
 
 # What the trainer says, after the pool's common setup and the worker's number …
 

@@ -21,7 +21,7 @@ from ..processes.hardware import ORDERED, available_cpus, nameless_file
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array
 from .beat import TICK
-from .meeting import Meeting, Watch
+from .rendezvous import Meeting, Watch
 
 WORDS = 8
 """Of a rank's line, which fills a cache line: [turn posted, bytes of an even turn, of an odd one,

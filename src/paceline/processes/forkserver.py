@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, NoReturn, TypeAlias
 
 from ..errors import EnvironmentFailed
-from ..processes.hardware import THREAD_VARIABLES, end_with_parent, python_command, ready
+from .hardware import THREAD_VARIABLES, end_with_parent, python_command, ready
 
 GRACE = 5.0
 """Seconds that workers have to close their environments and leave by themselves."""
@@ -48,7 +48,7 @@ def ignore_signals() -> None:
 def _python(code: str, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
     """An interpreter in a session of its own: signals from the terminal are for the trainer."""
     return subprocess.Popen(
-        python_command(f"from paceline.samplers import {code}"),
+        python_command(f"from paceline.{code}"),
         stdin=subprocess.DEVNULL,
         pass_fds=pass_fds,
         start_new_session=True,
@@ -70,7 +70,9 @@ class Forkserver:
         trainer = os.pidfd_open(os.getpid())
         with theirs:
             given = theirs.fileno(), trainer, os.getpid(), self._preload
-            self._process = _python(f"forkserver; forkserver.serve(*{given!r})", given[:2])
+            self._process = _python(
+                f"processes import forkserver; forkserver.serve(*{given!r})", given[:2]
+            )
         os.close(trainer)
         ours.settimeout(PATIENCE)
         self._socket = ours
@@ -181,7 +183,7 @@ class _Server:
         """Descriptor of a new worker's process."""
         pid = os.fork()
         if pid == 0:
-            from .worker import main
+            from ..samplers.worker import main
 
             end_with_parent()
             self._requests.close()
@@ -228,7 +230,7 @@ class Spawner:
 
     def start(self, connection: int, memory: int) -> int:
         given = connection, memory, os.getpid()
-        process = _python(f"worker; worker.main(*{given!r})", given[:2])
+        process = _python(f"samplers import worker; worker.main(*{given!r})", given[:2])
         self._processes[process.pid] = process
         return process.pid
 
