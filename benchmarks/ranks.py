@@ -312,7 +312,7 @@ def sum_rank(rank: int, folder: str, size: int, blocks: int, pin: bool, answers:
     from textbook_ddp import end_with_parent, on_loopback
 
     from paceline.distributed.allreduce import Allreduce
-    from paceline.distributed.rendezvous import meet
+    from paceline.distributed.rendezvous import join_group
 
     end_with_parent()
     on_loopback()
@@ -320,7 +320,7 @@ def sum_rank(rank: int, folder: str, size: int, blocks: int, pin: bool, answers:
     if pin:  # else two ranks may find themselves on the same CPU while another is at work
         os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
     syncs = {
-        backend: Allreduce(meet(f"file://{folder}/{backend}", rank, 2, 60.0), backend)
+        backend: Allreduce(join_group(f"file://{folder}/{backend}", rank, 2, 60.0), backend)
         for backend in ("shm", "gloo")
     }
     ways = {name: sync.sum for name, sync in syncs.items()} | {"all_reduce": dist.all_reduce}

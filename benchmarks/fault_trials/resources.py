@@ -216,7 +216,7 @@ VARIABLES: dict[str, tuple[dict[str, str | None], str, tuple[int, ...]]] = {
         DONE,
     ),
     "TORCHELASTIC_RUN_ID": ({"TORCHELASTIC_RUN_ID": "x"}, "ranks", DONE),
-    "PACELINE_LINE": ({"PACELINE_LINE": "zz:zz"}, "ranks", DONE),
+    "PACELINE_CHANNEL": ({"PACELINE_CHANNEL": "zz:zz"}, "ranks", DONE),
     "PACELINE_LAUNCH": ({"PACELINE_LAUNCH": "x"}, "serial", DONE),
     "http_proxy": ({"http_proxy": "http://10.255.255.1:1", "ALL_PROXY": "x"}, "ranks", DONE),
     "GLOO_SOCKET_IFNAME": ({"GLOO_SOCKET_IFNAME": "nowhere0"}, "ranks", DONE),

@@ -23,8 +23,8 @@ from .config.schema import OBJECTS, Config
 from .errors import BadInput
 from .policy.agent import USER_MODULES, Agent, from_checkpoint, locate
 from .policy.network import Encoder
-from .processes.launcher import asked_at
-from .ranks.launch import job, launch
+from .processes.launcher import requested_at
+from .ranks.launch import launch, make_job
 from .run import evaluation
 from .run.directory import CONFIG, EVALUATION, begun_by_this_launch, refuse_to_lose
 from .run.report import Report
@@ -70,7 +70,7 @@ def train(
     seconds apart; when `stopping()` returns true the next comes after the current iteration. With
     several ranks this process starts them, unless it is one of them, and yields rank 0's reports.
     """
-    asked, topology = asked_at(), topology_of(config)
+    asked, topology = requested_at(), topology_of(config)
     if config.output_dir and topology.writes:
         refuse_to_lose(Path(config.output_dir), config, topology.launch)
     runs = Path(config.working_directory) / "runs"
@@ -100,7 +100,7 @@ def _launch_training(
     made = None if config.output_dir else _new_folder(runs, config)
     moved = config.with_output_dir(str(made)) if made else config
     try:
-        yield from launch(job("train", moved, config.env_id), config, processes, stopping)
+        yield from launch(make_job("train", moved, config.env_id), config, processes, stopping)
     finally:
         if made:
             with suppress(OSError):  # it is not empty once there is a run in it
@@ -115,11 +115,11 @@ def resume(
 
     The budget may be extended, and logging and evaluation changed; nothing that alters learning.
     """
-    asked, folder = asked_at(), Path(absolute(run))
+    asked, folder = requested_at(), Path(absolute(run))
     config, choices = resumed_config(folder, changes)
     topology = topology_of(config)
     if topology.must_launch:
-        again = job("resume", str(folder), config.env_id, **changes)
+        again = make_job("resume", str(folder), config.env_id, **changes)
         yield from launch(again, config, topology.size, stopping)
         return
     from .run.build import make_sync

@@ -24,7 +24,7 @@ import paceline
 from paceline.config.files import load_file
 from paceline.config.resolve import fit_to_spaces, resolve
 from paceline.envs.maker import inspect_env
-from paceline.ranks.launch import job
+from paceline.ranks.launch import make_job
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -147,7 +147,7 @@ def test_a_callable_can_be_given_to_ranks_that_are_resumed():
     def make():
         return gym.make("CartPole-v1")
 
-    assert job("resume", "run", make, env_id=make).changes == {"env_id": make}
+    assert make_job("resume", "run", make, env_id=make).changes == {"env_id": make}
 
 
 @pytest.mark.slow

@@ -14,11 +14,11 @@ import psutil
 import pytest
 import torch
 
-from paceline.distributed import groups, meeting
+from paceline.distributed import collectives, rendezvous
 from paceline.distributed.allreduce import Allreduce
 from paceline.distributed.local import Local
 from paceline.distributed.rank_memory import FUTEX, SLOT
-from paceline.distributed.rendezvous import meet
+from paceline.distributed.rendezvous import join_group
 from paceline.errors import BadInput, LostRank, PacelineError
 from paceline.rollout import Episode
 
@@ -32,7 +32,7 @@ NAMES = {"shm": "shared memory", "gloo": "gloo"}
 
 def met(place, rank, size, backend="auto", timeout=20.0, hosts=None):
     """`hosts` says which host each rank claims to be on."""
-    found = meet(place, rank, size, timeout, hosts[rank] if hosts else "")
+    found = join_group(place, rank, size, timeout, hosts[rank] if hosts else "")
     return closing(Allreduce(found, backend, timeout=timeout))
 
 
@@ -198,7 +198,7 @@ def agreed_of(place, rank, size, backend):
         content = torch.full((1000,), float(rank + 1)) if rank else torch.arange(1000.0)
         given = sync.share(content)
         tables = sync.share(torch.full((2, 3), rank + 5, dtype=torch.int64))
-        peaks = [sync.peak(rank), sync.peak(-rank), sync.peak(7.5)]
+        peaks = [sync.max(rank), sync.max(-rank), sync.max(7.5)]
         return flags, given.tolist() == list(range(1000)), tables.tolist(), peaks
 
 
@@ -223,9 +223,9 @@ def test_sharing_overwrites_even_what_is_not_a_number(together, backend):
 def news_of(place, rank, size, backend):
     episodes = [Episode(10 * rank + n, n / 2, n) for n in range(rank)]  # rank 0 has none
     with met(place, rank, size, backend) as sync:
-        first = sync.news(np.array([1.0, rank, 0.5]), episodes)
-        quiet = sync.news(np.array([0.25]), [])
-        again = sync.news(np.array([2.0]), episodes[:1])
+        first = sync.reduce_metrics(np.array([1.0, rank, 0.5]), episodes)
+        quiet = sync.reduce_metrics(np.array([0.25]), [])
+        again = sync.reduce_metrics(np.array([2.0]), episodes[:1])
     return [(sums.tolist(), found) for sums, found in (first, quiet, again)]
 
 
@@ -247,7 +247,7 @@ def test_alone_everything_is_agreed_already():
     assert tensor.tolist() == [1.5, -2.0] and sync.share(tensor) is tensor
     assert sync.gather("x") == ["x"] and sync.all(True) and not sync.all(False)
     sums, episodes = np.array([3.0]), [Episode(0, 1.0, 2)]
-    assert sync.news(sums, episodes) == (sums, episodes) and sync.peak(4.0) == 4.0
+    assert sync.reduce_metrics(sums, episodes) == (sums, episodes) and sync.max(4.0) == 4.0
     assert (sync.rank, sync.size, sync.world_size, sync.path) == (0, 1, 1, "")
 
 
@@ -265,7 +265,7 @@ def hosts_of(place, rank, size, hosts):
         broken = part_of(rank, torch.float32, 3000)
         sync.sum(broken)
         shared = sync.share(torch.full((2,), rank + 3.0))
-        news, episodes = sync.news(np.array([1.0]), [Episode(rank, 0.0, 1)])
+        news, episodes = sync.reduce_metrics(np.array([1.0]), [Episode(rank, 0.0, 1)])
         numbers = set(whole.tolist()), news.tolist(), shared.tolist()
         columns = [episode.column for episode in episodes]
         return sync.path, numbers, broken.tolist(), sync.gather(rank), columns
@@ -356,8 +356,8 @@ def test_a_rank_that_leaves_is_named_at_once(together, backend, size):
 
 def absent_of(place, rank, size, backend):
     """Rank 1 goes when all have met, and before they have made anything of it."""
-    meeting.PATIENCE = 2.0
-    found = meet(place, rank, size, 1.0)
+    rendezvous.MIN_JOIN_SECONDS = 2.0
+    found = join_group(place, rank, size, 1.0)
     if rank == 1:
         os._exit(0)
     began = time.monotonic()
@@ -398,7 +398,7 @@ def test_a_rank_that_is_lost_is_missed_by_all_hosts(together, how):
 
 def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
     """`slow` works on for longer than the timeout, and shows it; the sum in the end."""
-    groups.BEAT = 0.2
+    collectives.STORE_BEAT = 0.2
     with met(place, rank, size, backend, timeout, hosts) as sync:
         end = time.monotonic() + seconds
         while rank == slow and time.monotonic() < end:
@@ -429,7 +429,7 @@ def test_a_slow_rank_of_another_host_is_waited_for(together, slow):
 
 def steady_of(place, rank, size, backend, slow, hosts=None):
     """`slow` has nothing to show but that it takes part, again and again."""
-    groups.BEAT = 0.2
+    collectives.STORE_BEAT = 0.2
     with met(place, rank, size, backend, 3.0, hosts) as sync:
         for turn in range(4):
             if rank == slow:
@@ -482,11 +482,11 @@ def test_a_store_that_rank_0_hosts_listens_at_its_address_alone(together, addres
 
 
 def listening_of(place, rank, size, tcp, port):
-    meeting = meet(tcp, rank, size, 10.0)
+    group = join_group(tcp, rank, size, 10.0)
     held = psutil.Process().net_connections("tcp")
     found = {one.laddr.ip for one in held if one.status == "LISTEN" and one.laddr.port == port}
     if rank:
-        meeting.store.set("met", "1")
+        group.store.set("met", "1")
     else:
-        meeting.store.wait(["met"])
+        group.store.wait(["met"])
     return found

@@ -12,8 +12,8 @@ import torch
 import paceline
 from paceline.distributed.hogwild import RING, Hogwild
 from paceline.distributed.local import Local
-from paceline.distributed.rank_memory import DONE, FUTEX, WORDS
-from paceline.distributed.rendezvous import meet
+from paceline.distributed.rank_memory import DONE, FUTEX
+from paceline.distributed.rendezvous import join_group
 from paceline.errors import Diverged
 from paceline.ring import ring
 from paceline.rollout import Episode
@@ -33,7 +33,7 @@ COLUMNS = 4
 
 
 def met(place, rank, size):
-    return closing(Hogwild(meet(place, rank, size, 20.0), 20.0))
+    return closing(Hogwild(join_group(place, rank, size, 20.0), 20.0))
 
 
 def config_of(learners, **options):
@@ -90,10 +90,10 @@ def run_of(place, rank, size, options):
         counted = Budget.of(config), progress, config.log_every
         if rank == 0:
             meter = Meter(parts, progress)
-            reports = list(sync.watch(learner, meter, *counted, lambda: False))
+            reports = list(sync.monitor(learner, meter, *counted, lambda: False))
         else:
             reports = list(ring(parts, *counted))
-            sync._segment.signs[WORDS * rank + DONE] = 1  # as when it leaves
+            sync._memory.own_status[DONE] = 1  # as when it leaves
         steps = sum(report.steps_global for report in reports)
         scores = [report.episode_return for report in reports if report.episode_return is not None]
         assert (learner.flat.storage == learner._shared).all()
@@ -185,7 +185,7 @@ def news_of(place, rank, size):
         heard = []
 
         def ask(numbers, episodes):
-            sums, found = sync.news(np.array(numbers, float), episodes)
+            sums, found = sync.reduce_metrics(np.array(numbers, float), episodes)
             heard.append((sums.tolist(), found))
 
         sync.gather("begin")
@@ -199,9 +199,9 @@ def news_of(place, rank, size):
             ask([1, 5], [Episode(7, 1.0, 3), Episode(8, 2.0, 4)])
         sync.gather("told again")
         ask([0, 0], [])
-        peaks = [sync.peak(rank)]
+        peaks = [sync.max(rank)]
         sync.gather("named")
-        peaks.append(sync.peak(0))
+        peaks.append(sync.max(0))
         sync.gather("done")
         return heard, peaks
 
@@ -222,9 +222,9 @@ def flood_of(place, rank, size):
         sync.gather("begin")
         if rank:
             episodes = [Episode(0, float(n), n) for n in range(3 * RING)]
-            sync.news(np.zeros(1), episodes)
+            sync.reduce_metrics(np.zeros(1), episodes)
         sync.gather("told")
-        _, found = sync.news(np.zeros(1), [])
+        _, found = sync.reduce_metrics(np.zeros(1), [])
         sync.gather("done")
         return [episode.length for episode in found]
 

@@ -22,7 +22,7 @@ from torch import nn
 import paceline
 from paceline.distributed.allreduce import Allreduce
 from paceline.distributed.local import Local
-from paceline.distributed.rendezvous import meet
+from paceline.distributed.rendezvous import join_group
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged
 from paceline.learning.algorithms.a2c import A2C
@@ -42,7 +42,7 @@ ITERS = 5
 
 
 def met(place, rank, size, backend="auto"):
-    return closing(Allreduce(meet(place, rank, size, 20.0), backend, timeout=20.0))
+    return closing(Allreduce(join_group(place, rank, size, 20.0), backend, timeout=20.0))
 
 
 # The whole ring.

@@ -145,7 +145,7 @@ def test_a_table_gives_the_same_whatever_the_blocks():
 
 def test_workers_that_are_fresh_interpreters_sample_the_same(monkeypatch):
     """As on systems where there is nothing to fork from."""
-    monkeypatch.setattr(process_pool, "starter", lambda preload: Spawner())
+    monkeypatch.setattr(process_pool, "process_starter", lambda entry, preload: Spawner(entry))
     config = config_of("CartPole-v1")
     with by_workers(config) as ours, in_blocks(config) as theirs:
         for _ in range(3):

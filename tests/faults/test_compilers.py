@@ -10,7 +10,7 @@ import time
 import pytest
 
 from paceline.learning.compiler import compile_failure_reason, compiler_timeout
-from paceline.processes.hardware import CACHE
+from paceline.storage.compiler_cache import CACHE
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_a_run_that_fails_before_all_workers_have_begun_leaves_no_half_checkpoin
 @pytest.mark.slow
 def test_a_server_that_does_not_answer_is_replaced(monkeypatch, tmp_path):
     """Late answers of the old one are not taken for the new one's."""
-    monkeypatch.setattr(forkserver, "PATIENCE", 1.0)
+    monkeypatch.setattr(forkserver, "ANSWER_TIMEOUT", 1.0)
     config = config_of("CartPole-v1", tmp_path, total_iters=6)
     for report in paceline.train(config):
         if report.iter == 2:

@@ -435,7 +435,8 @@ def test_workers_heal_also_where_each_is_an_interpreter_of_its_own(
     session, undisturbed, monkeypatch, kind
 ):
     """As on systems without process descriptors."""
-    monkeypatch.setattr("paceline.samplers.process_pool.starter", lambda preload: Spawner())
+    starter = "paceline.samplers.process_pool.process_starter"
+    monkeypatch.setattr(starter, lambda entry, preload: Spawner(entry))
     victims = []
 
     def disturb():

@@ -25,6 +25,7 @@ from paceline.processes.hardware import (
     oom_kills,
 )
 from paceline.run.build import build
+from paceline.storage.compiler_cache import compiled_cache
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -375,7 +376,7 @@ def test_the_first_rank_counts_the_processes_that_started_it(rank, line, counted
     if rank is not None:
         told |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
     if line:
-        told["PACELINE_LINE"] = "x"
+        told["PACELINE_CHANNEL"] = "x"
     assert python(AGENT, **told) == [counted]
 
 
@@ -397,10 +398,10 @@ def homeless(monkeypatch, tmp_path):
 
 
 def test_without_a_home_compiled_steps_are_kept_where_nobody_else_writes(homeless):
-    first = machine.compiled_cache()
+    first = compiled_cache()
     assert homeless in Path(first).parents
     assert homeless.stat().st_mode & 0o777 == 0o700
-    assert machine.compiled_cache() == first
+    assert compiled_cache() == first
 
 
 @pytest.mark.parametrize("planted", ["open directory", "link", "file"])
@@ -413,7 +414,7 @@ def test_what_somebody_else_may_have_put_there_is_not_used(homeless, tmp_path, p
         homeless.symlink_to(tmp_path / "theirs")
     else:
         homeless.touch(0o600)
-    found = Path(machine.compiled_cache()).parent.parent
+    found = Path(compiled_cache()).parent.parent
     assert found not in (homeless, tmp_path / "theirs")
     assert found.parent == tmp_path and found.stat().st_mode & 0o777 == 0o700
 
@@ -421,4 +422,4 @@ def test_what_somebody_else_may_have_put_there_is_not_used(homeless, tmp_path, p
 def test_without_a_temporary_folder_either_it_says_what_to_set(homeless, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(paceline.BadInput, match="set HOME or XDG_CACHE_HOME"):
-        machine.compiled_cache()
+        compiled_cache()

@@ -17,9 +17,9 @@ import pytest
 from worlds import OBSERVATIONS
 
 from paceline.envs.spaces import action_spec, observation_spec
-from paceline.processes.hardware import nameless_file
+from paceline.processes.shared_memory import CACHE_LINE, anonymous_file
 from paceline.rollout import RolloutSpec
-from paceline.samplers.worker_memory import ALIGNMENT, Memory, Weights
+from paceline.samplers.worker_memory import PublishedWeights, WorkerMemory
 
 ABSENT = ("before", "value", "state", "stepped", "over")
 """Fields that not every rollout has."""
@@ -36,9 +36,9 @@ def layout(obs="box", weights=7, workers=3, slots=2, steps=3, columns=5):
 @contextmanager
 def shared(sizes, views=2):
     """The memory as so many processes would see it, through mappings of their own."""
-    file = nameless_file()
+    file = anonymous_file()
     try:
-        yield [Memory(file, *sizes) for _ in range(views)]
+        yield [WorkerMemory(file, *sizes) for _ in range(views)]
     finally:
         os.close(file)
 
@@ -61,11 +61,11 @@ def test_no_two_arrays_overlap_or_share_a_cache_line(obs):
             assert array.flags.c_contiguous, name
             assert array.size or name.endswith(ABSENT), name  # not everyone has them
             begin = array.__array_interface__["data"][0]
-            assert begin % ALIGNMENT == 0, name
+            assert begin % CACHE_LINE == 0, name
             spans.append((begin, begin + array.nbytes))
         for (_, end), (begin, _) in pairwise(sorted(spans)):
             assert begin >= end
-            assert begin // ALIGNMENT > (end - 1) // ALIGNMENT
+            assert begin // CACHE_LINE > (end - 1) // CACHE_LINE
 
 
 def test_a_slot_has_the_shapes_of_a_rollout():
@@ -99,7 +99,7 @@ def test_a_heartbeat_is_one_worker_s_own():
 
 
 def test_the_file_has_no_name_and_is_not_inherited():
-    file = nameless_file()
+    file = anonymous_file()
     try:
         assert "(deleted)" in os.readlink(f"/proc/self/fd/{file}")  # noqa: PTH115
         assert not os.get_inheritable(file)
@@ -118,7 +118,7 @@ def test_the_memory_lasts_as_long_as_somebody_has_it():
 
 
 def weights_of(size=8, checked=False):
-    return Weights(np.zeros(4, np.int64), np.zeros(size, np.float32), checked)
+    return PublishedWeights(np.zeros(4, np.int64), np.zeros(size, np.float32), checked)
 
 
 def full(value, size=8):
@@ -235,12 +235,12 @@ WRITER = """
 import mmap, sys, time
 import numpy as np
 from paceline.rollout import RolloutSpec
-from paceline.samplers.worker_memory import Weights
+from paceline.samplers.worker_memory import PublishedWeights
 
 file, size, checked = map(int, sys.argv[1:])
 buffer = mmap.mmap(file, 64 + 4 * size)
 values = np.ndarray(size, np.float32, buffer, 64)
-weights = Weights(np.ndarray(4, np.int64, buffer), values, bool(checked))
+weights = PublishedWeights(np.ndarray(4, np.int64, buffer), values, bool(checked))
 print("ready", flush=True)
 version, end = 0, time.monotonic() + 30
 while time.monotonic() < end:
@@ -253,7 +253,7 @@ while time.monotonic() < end:
 @contextmanager
 def written_all_the_time(checked):
     """Weights that another process writes, every value equal to the version; and the values."""
-    file = nameless_file()
+    file = anonymous_file()
     os.ftruncate(file, 64 + 4 * SIZE)
     command = [sys.executable, "-c", WRITER, str(file), str(SIZE), str(int(checked))]
     process = subprocess.Popen(command, pass_fds=(file,), stdout=subprocess.PIPE)
@@ -261,7 +261,7 @@ def written_all_the_time(checked):
         assert process.stdout.readline() == b"ready\n"
         buffer = mmap.mmap(file, 64 + 4 * SIZE)
         values = np.ndarray(SIZE, np.float32, buffer, 64)
-        yield Weights(np.ndarray(4, np.int64, buffer), values, checked), values
+        yield PublishedWeights(np.ndarray(4, np.int64, buffer), values, checked), values
     finally:
         process.kill()
         process.communicate()

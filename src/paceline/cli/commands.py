@@ -61,7 +61,8 @@ THREAD_GRACE = 3.0
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    from ..processes.hardware import THREAD_VARIABLES, adopt_orphans, keep_standard_streams
+    from ..processes.hardware import THREAD_VARIABLES
+    from ..processes.lifetime import adopt_orphans, keep_standard_streams
 
     arguments = sys.argv[1:] if arguments is None else arguments
     keep_standard_streams()
@@ -149,7 +150,7 @@ def _fail(error: PacelineError) -> int:
     from ..processes import launcher
 
     try:
-        rank = launcher.rank(asked=True)
+        rank = launcher.rank(check_parent=True)
     except BadInput:
         rank = None
     if not rank or not isinstance(error, BadInput):
@@ -167,7 +168,7 @@ def _print_error(text: str) -> None:
 
 def _exit(code: int) -> NoReturn:
     """Exit, and end every process and thread that an environment has left running."""
-    from ..processes.hardware import end_descendants
+    from ..processes.lifetime import end_descendants
     from ..processes.watchdog import leaving
 
     code = _flush(code)

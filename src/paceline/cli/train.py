@@ -64,13 +64,14 @@ def resume_command(arguments: list[str]) -> int:
 
 def follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: Topology) -> int:
     """Train and show the reports; a signal ends the run after the current iteration."""
-    from ..processes.hardware import CACHE, compiled_cache, end_with
+    from ..processes.lifetime import end_with
     from ..processes.stopping import Stop, StopNow, handling
+    from ..storage.compiler_cache import CACHE, compiled_cache
     from .console import Console, WarningConsole
 
     os.environ.setdefault(CACHE, compiled_cache())
     if topology.started:
-        end_with(os.getppid(), at_once=True)  # a killed launcher leaves its ranks running
+        end_with(os.getppid(), by_kernel=True)  # a killed launcher leaves its ranks running
     stop = Stop(insist=not topology.started)
     with (
         closing(WarningConsole(topology.rank) if topology.rank else Console()) as console,

@@ -141,7 +141,7 @@ def _launched_processes(given: Mapping[str, Any]) -> dict[str, Any]:
     """`ranks`, or `num_workers` of a3c, from the number of processes that a launcher started."""
     sync = entry("sync", given.get("sync")) or entry("sync", "allreduce")
     name, wanted = sync.counted_by, given.get(sync.counted_by)
-    started = launched(asked=wanted is not None)
+    started = launched(check_parent=wanted is not None)
     if started is None:
         return {}
     number = started - sync.watcher

@@ -1,4 +1,4 @@
-"""What happens between `backward()` and the next forward. Trivial at size one."""
+"""Sync: what happens between `backward()` and the next forward pass. A no-op at size one."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from ..run.report import Report
 
     Stopping = Callable[[], bool]
-    Watch = Callable[[Learner, Meter, Budget, Progress, int, Stopping], Iterator[Report]]
+    Monitor = Callable[[Learner, Meter, Budget, Progress, int, Stopping], Iterator[Report]]
 
 
 class Sync(Protocol):
-    """What has a body here is right where ranks wait for each other."""
+    """Methods with a body are right for ranks that wait for each other."""
 
     rank: int
     size: int
     """ranks that make every update together"""
     heartbeat: Heartbeat
-    """this rank's signs of life, for the others to see"""
+    """of this rank, visible to the others"""
     path: str
-    """how ranks talk, for a reader; empty where there is nobody to talk to"""
+    """how ranks communicate, for messages; empty for a single process"""
 
     @property
-    def watch(self) -> Watch | None:
-        """Yields what the ring would, in a process that only watches others collect and learn."""
+    def monitor(self) -> Monitor | None:
+        """Replaces the ring in a process that only reports what others collect and learn."""
         return None
 
     @property
@@ -42,7 +42,7 @@ class Sync(Protocol):
         return self.size
 
     def share(self, tensor: Tensor) -> Tensor:
-        """A tensor that all ranks see, starting with rank 0's content; perhaps the same one."""
+        """A tensor with rank 0's content: the same one, or one that all ranks share."""
 
     def sum(self, buffer: Tensor) -> None:
         """Replace `buffer` by its sum over all ranks."""
@@ -54,12 +54,12 @@ class Sync(Protocol):
         """Whether `flag` holds on every rank."""
         return all(self.gather(flag))
 
-    def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
-        """What all ranks have to tell since the last time: `sums` added up, all their episodes."""
+    def reduce_metrics(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
+        """`sums` added over all ranks, and all their episodes, since the last call."""
 
-    def peak(self, value: float) -> float:
+    def max(self, value: float) -> float:
         """The largest `value` of any rank."""
         return max(self.gather(value))
 
     def close(self) -> None:
-        """Leave; whoever still waits for this rank is not held up."""
+        """Leave; ranks that still wait for this one notice it."""

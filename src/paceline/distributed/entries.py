@@ -1,6 +1,6 @@
-"""Syncs as a configuration chooses them: what follows from each, and how it is made.
+"""Registry entries of syncs: their properties, the configurations they refuse, how they are made.
 
-Light, so that a configuration can be read and refused without torch.
+Without torch, so that a configuration can be read and refused without importing it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from ..config.schema import Config
     from ..run.topology import Topology
     from . import Sync
-    from .rendezvous import Meeting
+    from .rendezvous import RankGroup
 
 
 class SyncEntry:
-    """One may also have `refuse(config)`, which raises BadInput for what it can't serve."""
+    """May also have `refuse(config)`, which raises BadInput for what it does not support."""
 
     counted_by: ClassVar[str] = "ranks"
     """the option that says how many learners there are"""
     watcher: ClassVar[bool] = False
-    """whether rank 0 learns nothing, and only watches the learners"""
+    """whether rank 0 is a monitor, which learns nothing"""
     lockstep: ClassVar[bool] = True
-    """whether learners make every update together, and so agree on statistics"""
+    """whether learners make every update together, and so share statistics"""
 
 
 class LocalSync(SyncEntry):
-    """With one process there is nobody to meet: nothing to make."""
+    """One process: `Local` needs no rendezvous."""
 
     @staticmethod
     def refuse(config: Config) -> None:
@@ -40,7 +40,7 @@ class LocalSync(SyncEntry):
 
 class AllreduceSync(SyncEntry):
     @staticmethod
-    def make(meeting: Meeting, timeout: float, config: Config, topology: Topology) -> Sync:
+    def make(group: RankGroup, timeout: float, config: Config, topology: Topology) -> Sync:
         import torch
 
         from ..processes.hardware import available_cpus
@@ -55,11 +55,11 @@ class AllreduceSync(SyncEntry):
         device = torch.device("cuda", topology.local_rank) if gpu else torch.device("cpu")
         busy = topology.local_size * config.num_workers
         crowded = config.entry("sampler").runs_ahead and busy > available_cpus()
-        return Allreduce(meeting, config.backend, device, timeout, crowded)
+        return Allreduce(group, config.backend, device, timeout, crowded)
 
 
 class HogwildSync(SyncEntry):
-    """Learners that share weights without a lock take one small step at a time."""
+    """Learners that share weights without a lock."""
 
     counted_by = "num_workers"
     watcher = True
@@ -95,7 +95,7 @@ class HogwildSync(SyncEntry):
             raise BadInput("a3c's learners share memory, not a GPU; write --device cpu")
 
     @staticmethod
-    def make(meeting: Meeting, timeout: float, config: Config, topology: Topology) -> Sync:
+    def make(group: RankGroup, timeout: float, config: Config, topology: Topology) -> Sync:
         from .hogwild import Hogwild
 
-        return Hogwild(meeting, timeout)
+        return Hogwild(group, timeout)

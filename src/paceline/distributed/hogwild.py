@@ -1,7 +1,7 @@
-"""Hogwild: learners that share their weights and the optimiser's state, and wait for nobody.
+"""Hogwild: learners share weights and the optimizer's state, and never wait for each other.
 
-Rank 0 learns nothing: it watches, reports, evaluates and saves beside the others. Each learner
-takes gradients on a copy of its own and applies them in place, without a lock (Recht 2011).
+Rank 0 is the monitor: it learns nothing, but reports, evaluates and saves. Each learner takes
+gradients on a copy of its own and applies them in place, without a lock (Recht 2011).
 """
 
 from __future__ import annotations
@@ -16,129 +16,137 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput
-from ..processes.heartbeat import Heartbeat
+from ..processes.heartbeat import TICK, Heartbeat
 from ..rollout import Array, Episode
 from . import Sync
-from .beat import TICK
-from .groups import Shared
-from .rank_memory import DONE, FUTEX, LOOKS, WORDS, Segment
-from .rendezvous import Meeting
+from .collectives import SharedMemoryCollectives
+from .rank_memory import CHECKS, DONE, FUTEX, RankMemory
+from .rendezvous import RankGroup
 
 if TYPE_CHECKING:
     from ..learning.learner import Learner
     from ..run.budget import Budget, Progress
     from ..run.meter import Meter
     from ..run.report import Report
-    from . import Watch
+    from . import Monitor
 
 ARENA = 2**30
-"""Bytes for all that is shared; memory is taken only for what is used."""
-ALIGNMENT = 64
+"""Bytes for shared arrays; the system provides memory only for what is used."""
 PAUSE = 0.05
-"""Seconds between two looks at the learners."""
+"""Seconds between two checks of the learners."""
 RING = 256
-"""Episodes of each learner that are remembered until everybody has read them."""
+"""Latest episodes that are kept of each learner for the others to read."""
 
 
 class Hogwild(Sync):
     size = 1
     path = "shared weights, no locks"
 
-    def __init__(self, meeting: Meeting, timeout: float = 120.0) -> None:
-        if not FUTEX or len(meeting.hosts) > 1:
+    def __init__(self, group: RankGroup, timeout: float = 120.0) -> None:
+        if not FUTEX or len(group.hosts) > 1:
             raise BadInput(
                 "a3c's learners share memory, which takes one host with Linux on x86; "
                 "write --algo a2c with --num-workers or --ranks instead"
             )
-        self.rank, self._ranks, self._meeting = meeting.rank, meeting.size, meeting
-        everyone = list(range(meeting.size))
+        self.rank, self._ranks = group.rank, group.size
+        self._group = group
+        """kept, since rank 0 hosts the store that others may still read"""
         # Crowded: they seldom wait for each other, and then for long.
-        self._segment = Segment(meeting, everyone, timeout, crowded=True, arena=ARENA)
-        self._group = Shared(self._segment)
-        self.heartbeat: Heartbeat = self._segment.heartbeat
-        self._taken, self._looked = 0, time.monotonic()
-        self._rings = self._array((self._ranks, RING, 3))
+        self._memory = RankMemory(
+            group, list(range(group.size)), timeout, crowded=True, arena=ARENA
+        )
+        self._collectives = SharedMemoryCollectives(self._memory)
+        self.heartbeat: Heartbeat = self._memory.heartbeat
+        self._checked = time.monotonic()
+        self._episodes = self._array((self._ranks, RING, 3))
+        """[rank, number % RING, (column, return, length)]"""
         self._counts = self._array((self._ranks, 1))
-        """episodes of each"""
-        self._peaks = self._array((self._ranks, 1))
+        """episodes of each rank"""
+        self._maxima = self._array((self._ranks, 1))
         self._read = [0] * self._ranks
-        self._table: Array | None = None
-        """what each has to tell, ever"""
-        self._heard: Array = np.zeros(())
+        """episodes of each rank that this process has read"""
+        self._totals: Array | None = None
+        """[rank, metric]: sums since the start"""
+        self._last_total: Array = np.zeros(())
 
     @property
     def world_size(self) -> int:
         return self._ranks - 1
 
     def share(self, tensor: Tensor) -> Tensor:
-        """A tensor in memory that all see; everybody shares the same ones in the same order."""
+        """A tensor in shared memory; all ranks share the same tensors in the same order."""
         array = self._array(tuple(tensor.shape), tensor.numpy(force=True).dtype)
         shared = torch.from_numpy(array)
         if self.rank == 0:
             shared.copy_(tensor)
-        self._segment.exchange(np.zeros(1))
+        self._memory.exchange(np.zeros(1))
         return shared
 
     def _array(self, shape: Sequence[int], dtype: Any = np.float64) -> Array:
-        begin = -(-self._taken // ALIGNMENT) * ALIGNMENT
-        self._taken = begin + int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if self._taken > ARENA:
-            raise BadInput("this network is too large for a3c; use --algo a2c with --ranks")
-        return self._segment.arena[begin : self._taken].view(dtype).reshape(shape)
+        try:
+            return self._memory.arena.array(shape, dtype)
+        except MemoryError:
+            raise BadInput(
+                "this network is too large for a3c; use --algo a2c with --ranks"
+            ) from None
 
     def sum(self, buffer: Tensor) -> None:
         """No-op: gradients stay local."""
 
     def gather(self, item: Any) -> list[Any]:
-        """While everybody is still starting; afterwards nobody would come."""
-        return self._group.gather(item)
+        """Only while all ranks start: later they no longer wait for each other."""
+        return self._collectives.gather(item)
 
-    def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
-        """Since this process last asked; nobody waits for anybody."""
-        if self.rank and time.monotonic() - self._looked >= TICK:
-            self._looked = time.monotonic()
-            self._segment.watch.look([0])  # nobody else would tell that the watcher hangs
-        if self._table is None:
-            self._table = self._array((self._ranks, len(sums)))
-            self._heard = np.zeros_like(sums)
-        self._table[self.rank] += sums
+    def reduce_metrics(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
+        """Since this process last called it, without waiting for others."""
+        if self.rank and time.monotonic() - self._checked >= TICK:
+            self._checked = time.monotonic()
+            self._memory.monitor.check([0])  # learners notice a monitor that hangs only here
+        if self._totals is None:
+            self._totals = self._array((self._ranks, len(sums)))
+            self._last_total = np.zeros_like(sums)
+        self._totals[self.rank] += sums
         for episode in episodes:
             count = int(self._counts[self.rank, 0])
-            self._rings[self.rank, count % RING] = episode.column, episode.total, episode.length
+            self._episodes[self.rank, count % RING] = (
+                episode.column,
+                episode.total,
+                episode.length,
+            )
             self._counts[self.rank] = count + 1
-        total = self._table.sum(0)
-        since, self._heard = total - self._heard, total
-        return since, self._ended()
+        total = self._totals.sum(0)
+        since, self._last_total = total - self._last_total, total
+        return since, self._new_episodes()
 
-    def _ended(self) -> list[Episode]:
-        """All learners' episodes that have not been read yet, as far as they are remembered."""
+    def _new_episodes(self) -> list[Episode]:
+        """All learners' episodes that this process has not read, as far as they are kept."""
         found = []
         for rank, count in enumerate(self._counts[:, 0].astype(int).tolist()):
             for number in range(max(self._read[rank], count - RING), count):
-                column, total, length = self._rings[rank, number % RING]
+                column, total, length = self._episodes[rank, number % RING]
                 found.append(Episode(int(column), float(total), int(length)))
             self._read[rank] = count
         return found
 
-    def peak(self, value: float) -> float:
-        """The largest that any process has named, ever."""
-        self._peaks[self.rank] = max(value, self._peaks[self.rank, 0])
-        return float(self._peaks.max())
+    def max(self, value: float) -> float:
+        """The largest value that any process has given so far."""
+        self._maxima[self.rank] = max(value, self._maxima[self.rank, 0])
+        return float(self._maxima.max())
 
     def _pause(self, seconds: float) -> bool:
-        """Let the learners learn for a moment; False once they have all left."""
-        self._segment.signs[WORDS * self.rank + LOOKS] += 1  # a sign of life
-        at_work = [n for n in range(1, self._ranks) if not self._segment.signs[WORDS * n + DONE]]
-        self._segment.watch.look(at_work)
+        """Sleep while learners learn; False once they have all finished."""
+        self._memory.own_status[CHECKS] += 1  # shows that the monitor is alive
+        at_work = [rank for rank in range(1, self._ranks) if not self._memory.is_done(rank)]
+        self._memory.monitor.check(at_work)
         if at_work:
             time.sleep(seconds)
         return bool(at_work)
 
     @property
-    def watch(self) -> Watch | None:
-        return self._watch if self.rank == 0 else None
+    def monitor(self) -> Monitor | None:
+        return self._monitor if self.rank == 0 else None
 
-    def _watch(
+    def _monitor(
         self,
         learner: Learner,
         meter: Meter,
@@ -157,10 +165,10 @@ class Hogwild(Sync):
             learner.set_version(progress.iter)
             spent = budget.fraction(progress)
             due = meter.iters >= log_every and not stopped and spent < 1.0
-            if due or (not at_work and (meter.iters or stopped)):  # nobody is left behind
+            if due or (not at_work and (meter.iters or stopped)):  # the last report has all
                 learner.pull_shared_weights()
                 yield meter.report(spent, stopped)
 
     def close(self) -> None:
-        self._segment.signs[WORDS * self.rank + DONE] = 1
-        self._group.close()
+        self._memory.own_status[DONE] = 1
+        self._collectives.close()

@@ -1,4 +1,4 @@
-"""One learner: everything is agreed already."""
+"""Local: one learner, so every collective is a no-op."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Local(Sync):
     def gather(self, item: Any) -> list[Any]:
         return [item]
 
-    def news(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
+    def reduce_metrics(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
         return sums, episodes
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Segment: memory that the ranks of one host share, and how they wait for each other in it.
+"""Memory that the ranks of one host share, and how they exchange arrays through it.
 
-It has no name, so nothing of it can be left behind. Every rank writes its own places only.
+It has no name, so nothing of it can be left behind. A rank writes its own slots and status only.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import PacelineError
-from ..processes.hardware import ORDERED, available_cpus, nameless_file
-from ..processes.heartbeat import Heartbeat
+from ..processes.hardware import available_cpus
+from ..processes.heartbeat import TICK, Heartbeat
+from ..processes.shared_memory import ORDERED, Layout, anonymous_file
 from ..rollout import Array
-from .beat import TICK
-from .rendezvous import Meeting, Watch
+from .rendezvous import RankGroup, RankMonitor
 
-WORDS = 8
-"""Of a rank's line, which fills a cache line: [turn posted, bytes of an even turn, of an odd one,
-its `Heartbeat` (3), looks, whether it is done]."""
-POSTED, BYTES, HEARTBEAT, LOOKS, DONE = 0, 1, 3, 6, 7
+POSTED, BYTES, HEARTBEAT, CHECKS, DONE = 0, 1, 3, 6, 7
+"""Columns of a rank's status, 8 integers that fill a cache line: turns posted; bytes of an even and
+of an odd turn; its `Heartbeat` (3); checks on others while it waits; whether it has finished."""
+STATUS_SIZE = 8
 SLOT = 2**24
-"""Bytes that a rank can post at once; memory is taken only for what is used."""
+"""Bytes that a rank can post at once; the system provides memory only for what is used."""
 NONE = "none"
 SPIN_SECONDS = 2e-4
 YIELDS = 8
@@ -46,8 +46,8 @@ if FUTEX:
     _wait, _wake, _all = ctypes.c_int(0), ctypes.c_int(1), ctypes.c_int(2**31 - 1)
 
 
-class Segment:
-    """Lines of signs, and two slots for each rank, used in turns.
+class RankMemory:
+    """A status and two slots for each rank, used in turns; and an arena for shared arrays.
 
     A rank posts its part of turn k and reads the others' when they have posted theirs. Its slot of
     turn k is written again in turn k + 2, which begins when all have posted turn k + 1, and so have
@@ -56,30 +56,31 @@ class Segment:
 
     def __init__(
         self,
-        meeting: Meeting,
+        group: RankGroup,
         ranks: list[int],
         timeout: float,
         crowded: bool,
         arena: int = 0,
     ) -> None:
-        self._ranks, self._place = ranks, ranks.index(meeting.rank)
+        """`crowded`: there are more busy processes than CPUs. `arena`: bytes for other arrays."""
+        self._ranks, self._place = ranks, ranks.index(group.rank)
         size = len(ranks)
-        slots = size * WORDS * 8
+        slots = size * STATUS_SIZE * 8
         slots += -slots % mmap.PAGESIZE
-        self._file = _shared_file(meeting, ranks[0], slots + 2 * size * SLOT + arena)
-        self._memory = mmap.mmap(self._file, slots + 2 * size * SLOT + arena)
+        end = slots + 2 * size * SLOT
+        self._file = _shared_file(group, ranks[0], end + arena)
+        self._memory = mmap.mmap(self._file, end + arena)
         whole = np.frombuffer(self._memory, np.uint8)
-        self._lines = whole[: size * WORDS * 8].view(np.int64)
-        self._slots = whole[slots : slots + 2 * size * SLOT].reshape(2, size, SLOT)
-        self.arena = whole[slots + 2 * size * SLOT :]
-        """memory for whatever else is shared"""
-        self.signs = memoryview(self._lines.data)
-        mine = WORDS * self._place
-        self.line = self.signs[mine : mine + WORDS]
-        """all that shows this rank to be at work, waiting included"""
+        statuses = whole[: size * STATUS_SIZE * 8].view(np.int64)
+        self._slots = whole[slots:end].reshape(2, size, SLOT)
+        self.arena = Layout(whole[end:].data)
+        # As a memoryview, which is faster to index than an array.
+        self._status = memoryview(statuses.data)
+        mine = STATUS_SIZE * self._place
+        self.own_status = self._status[mine : mine + STATUS_SIZE]
         self.heartbeat = Heartbeat.from_buffer(self._memory, 8 * (mine + HEARTBEAT))
         self._addresses = [
-            ctypes.c_void_p(self._lines.ctypes.data + 8 * WORDS * n) for n in range(size)
+            ctypes.c_void_p(statuses.ctypes.data + 8 * STATUS_SIZE * n) for n in range(size)
         ]
         self._others = [n for n in range(size) if n != self._place]
         self._turn = 0
@@ -87,35 +88,38 @@ class Segment:
         # A rank that spins while another waits for its CPU only keeps it waiting.
         crowded = crowded or size > available_cpus()
         self._spins = 0 if crowded else _spins()
-        self.watch = Watch(meeting, self.sign, timeout)
+        self.monitor = RankMonitor(group, self.status_of, timeout)
 
-    def sign(self, rank: int) -> bytes:
-        """What changes while a rank is at work."""
-        line = WORDS * self._ranks.index(rank)
-        return bytes(self.signs[line : line + WORDS])
+    def status_of(self, rank: int) -> bytes:
+        """Status of a rank; it changes while the rank works or waits."""
+        begin = STATUS_SIZE * self._ranks.index(rank)
+        return bytes(self._status[begin : begin + STATUS_SIZE])
+
+    def is_done(self, rank: int) -> bool:
+        return bool(self._status[STATUS_SIZE * self._ranks.index(rank) + DONE])
 
     def exchange(self, mine: Array) -> list[Array]:
-        """Every rank's array of this size, when all have posted; holds until the next exchange."""
+        """Every rank's array of this size, when all have posted; valid until the next exchange."""
         self._turn += 1
-        odd, signs, line = self._turn % 2, self.signs, WORDS * self._place
-        views = self._viewed(odd, mine.dtype, mine.size)
+        odd, status, own = self._turn % 2, self._status, STATUS_SIZE * self._place
+        views = self._slot_views(odd, mine.dtype, mine.size)
         views[self._place][:] = mine
-        signs[line + BYTES + odd] = mine.nbytes
-        signs[line + POSTED] = self._turn  # seen by others after what was written before it
+        status[own + BYTES + odd] = mine.nbytes
+        status[own + POSTED] = self._turn  # seen by others after what was written before it
         _syscall(_number, self._addresses[self._place], _wake, _all, None, None, 0)
         for other in self._others:
-            if signs[WORDS * other] < self._turn:
+            if status[STATUS_SIZE * other] < self._turn:
                 self._await(other)
-            if signs[WORDS * other + BYTES + odd] != mine.nbytes:
+            if status[STATUS_SIZE * other + BYTES + odd] != mine.nbytes:
                 raise PacelineError(
                     f"rank {self._ranks[other]} exchanges "
-                    f"{signs[WORDS * other + BYTES + odd]} bytes, and rank "
+                    f"{status[STATUS_SIZE * other + BYTES + odd]} bytes, and rank "
                     f"{self._ranks[self._place]} {mine.nbytes}: they no longer do the same"
                 )
         return views
 
-    def _viewed(self, odd: int, dtype: Any, size: int) -> list[Array]:
-        """Everybody's slot as arrays of this kind."""
+    def _slot_views(self, odd: int, dtype: Any, size: int) -> list[Array]:
+        """Every rank's slot as an array of this dtype and size."""
         key = (odd, dtype, size)
         if key not in self._views:
             slots = self._slots[odd, :, : size * dtype.itemsize]
@@ -123,30 +127,30 @@ class Segment:
         return self._views[key]
 
     def _await(self, other: int) -> None:
-        """Spin briefly, let others have the CPU, then sleep until woken, looking now and then."""
-        signs, at, turn = self.signs, WORDS * other, self._turn
+        """Spin briefly, yield the CPU, then sleep until woken, checking on the other rank."""
+        status, at, turn = self._status, STATUS_SIZE * other, self._turn
         for _ in range(self._spins):
-            if signs[at] >= turn:
+            if status[at] >= turn:
                 return
         for _ in range(YIELDS):
             os.sched_yield()
-            if signs[at] >= turn:
+            if status[at] >= turn:
                 return
-        looked = time.monotonic()
-        while (seen := signs[at]) < turn:
+        checked = time.monotonic()
+        while (seen := status[at]) < turn:
             _sleep(self._addresses[other], seen, TICK)
-            if signs[at] < turn and time.monotonic() - looked >= TICK:
-                looked = time.monotonic()
-                signs[WORDS * self._place + LOOKS] += 1  # a rank that waits is alive
-                self.watch.look([self._ranks[other]])
+            if status[at] < turn and time.monotonic() - checked >= TICK:
+                checked = time.monotonic()
+                self.own_status[CHECKS] += 1  # a rank that waits is alive
+                self.monitor.check([self._ranks[other]])
 
     def close(self) -> None:
-        self.watch.close()
+        self.monitor.close()
         os.close(self._file)
 
 
 def _sleep(address: ctypes.c_void_p, seen: int, seconds: float) -> None:
-    """Until somebody wakes this process, unless the number's low 32 bits are no longer `seen`."""
+    """Sleep until woken, unless the low 32 bits of the number there are no longer `seen`."""
     limit = _Time(int(seconds), int(seconds % 1 * 1e9))
     value = ctypes.c_uint32(seen & 0xFFFFFFFF)
     failed = _syscall(_number, address, _wait, value, ctypes.byref(limit), None, 0)
@@ -154,14 +158,14 @@ def _sleep(address: ctypes.c_void_p, seen: int, seconds: float) -> None:
         time.sleep(0.0005)  # the system forbids it
 
 
-def _shared_file(meeting: Meeting, first: int, size: int) -> int:
-    """A file without a name, made by the `first` rank and opened by the others through its id."""
-    store, key = meeting.store, f"segment/{first}"
-    if meeting.rank == first:
+def _shared_file(group: RankGroup, first: int, size: int) -> int:
+    """An anonymous file, made by the `first` rank and opened by the others through /proc."""
+    store, key = group.store, f"memory/{first}"
+    if group.rank == first:
         try:
-            file = nameless_file()
+            file = anonymous_file()
             os.ftruncate(file, size)
-        except OSError:  # a limit on the size of files, say: nobody is to wait for it
+        except OSError:  # a limit on the size of files, say: the others must not wait for it
             store.set(key, NONE)
             raise
         store.set(key, str(file))
@@ -169,14 +173,14 @@ def _shared_file(meeting: Meeting, first: int, size: int) -> int:
     number = store.get(key).decode()
     if number == NONE:
         raise OSError("the first rank of this host has no memory to share")
-    return os.open(f"/proc/{meeting.members[first].pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+    return os.open(f"/proc/{group.members[first].pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
 
 
 def _spins() -> int:
-    """How many looks at a number take `SPIN_SECONDS`."""
-    numbers, looks = memoryview(bytearray(8)).cast("q"), 2000
+    """How many reads of a number take `SPIN_SECONDS`."""
+    numbers, reads = memoryview(bytearray(8)).cast("q"), 2000
     began = time.perf_counter()
-    for _ in range(looks):
+    for _ in range(reads):
         if numbers[0] >= 1:
             break
-    return int(SPIN_SECONDS * looks / (time.perf_counter() - began))
+    return int(SPIN_SECONDS * reads / (time.perf_counter() - began))

@@ -1,4 +1,4 @@
-"""Where ranks meet: the store that a launcher points to, who is there, and who is still there."""
+"""Rendezvous: the store that all ranks share, the members found there, and noticing their loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,14 +19,14 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import LostRank
-from ..processes.hardware import ready
+from ..processes.heartbeat import HangDetector
 from ..processes.launcher import check_init_method
-from .beat import TICK
+from ..processes.lifetime import wait_readable
 
 log = logging.getLogger("paceline")
 
-PATIENCE = 60.0
-"""Seconds that ranks have at least to come; they import torch first."""
+MIN_JOIN_SECONDS = 60.0
+"""Seconds that ranks have at least to join; they import torch first."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,14 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """A store that all ranks can write to, and its members in order of rank."""
+class RankGroup:
+    """A store that all ranks can write to, and the ranks, in order."""
 
     store: Store
     rank: int
     members: list[Member]
-    patience: timedelta
-    """for those that take long to come"""
+    join_timeout: timedelta
+    """for operations in which all ranks join"""
 
     @property
     def size(self) -> int:
@@ -56,28 +55,28 @@ class Meeting:
 
     @property
     def hosts(self) -> list[list[int]]:
-        """The ranks of each host, by their first."""
+        """The ranks of each host; hosts in order of their first rank."""
         found: dict[str, list[int]] = {}
         for member in self.members:
             found.setdefault(member.host, []).append(member.rank)
         return list(found.values())
 
 
-def meet(
+def join_group(
     init_method: str, rank: int, size: int, timeout: float, host: str = "", attempt: str = ""
-) -> Meeting:
-    """Wait for all ranks; `host` is whose memory and processes this one can see.
+) -> RankGroup:
+    """Wait for all ranks. Those with the same `host` can share memory and see each other's pids.
 
-    A launcher that starts all ranks again, at another `attempt`, may offer the same store.
+    A launcher that restarts all ranks, as another `attempt`, may offer the same store.
     """
-    patience = timedelta(seconds=max(timeout, PATIENCE))
+    join_timeout = timedelta(seconds=max(timeout, MIN_JOIN_SECONDS))
     check_init_method(init_method)
     try:
-        store = _hosted(init_method, size, patience) if rank == 0 else None
+        store = _host_store(init_method, size, join_timeout) if rank == 0 else None
         if store is None:
-            store, _, _ = next(rendezvous(init_method, rank, size, timeout=patience))
+            store, _, _ = next(rendezvous(init_method, rank, size, timeout=join_timeout))
         store = PrefixStore(f"paceline/{attempt}", store)
-        store.set_timeout(patience)
+        store.set_timeout(join_timeout)
         store.set(f"rank/{rank}", json.dumps([host or this_host(), os.getpid()]))
         members = [Member(n, *json.loads(store.get(f"rank/{n}"))) for n in range(size)]
     except (RuntimeError, ValueError, OSError) as error:
@@ -85,13 +84,13 @@ def meet(
         raise LostRank(
             f"rank {rank} of {size} did not meet the others at {init_method}: {cause}"
         ) from None
-    return Meeting(store, rank, members, patience)
+    return RankGroup(store, rank, members, join_timeout)
 
 
-def _hosted(init_method: str, size: int, patience: timedelta) -> Store | None:
-    """The store of rank 0, which listens at the address that was given and at no other.
+def _host_store(init_method: str, size: int, timeout: timedelta) -> Store | None:
+    """The store of rank 0, which listens at the given address only.
 
-    torch would listen at every address of the host. None where somebody else hosts the store, or
+    torch would listen at every address of the host. None where another process hosts the store, or
     the address is not this host's own (behind a gateway, say).
     """
     where = urlparse(init_method)
@@ -111,11 +110,11 @@ def _hosted(init_method: str, size: int, patience: timedelta) -> Store | None:
         )
         return None
     with listening:
-        return TCPStore(host, port, size, True, patience, master_listen_fd=listening.detach())
+        return TCPStore(host, port, size, True, timeout, master_listen_fd=listening.detach())
 
 
 def this_host() -> str:
-    """What two processes have in common that can see each other's memory and ids."""
+    """Id shared by processes that can map each other's memory and see each other's pids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -123,55 +122,47 @@ def this_host() -> str:
         return os.uname().nodename
 
 
-class Watch:
-    """Tells a rank that takes its time from one that hangs or has gone.
+class RankMonitor:
+    """Notices other ranks that are gone or hang.
 
-    `sign(rank)` is read now and then; one that stays the same for `timeout` seconds hangs.
+    `heartbeat(rank)` is compared between checks; one that stays the same for `timeout` seconds
+    means a hang.
     """
 
-    def __init__(self, meeting: Meeting, sign: Callable[[int], bytes], timeout: float) -> None:
-        self._members, self._sign, self._timeout = meeting.members, sign, timeout
-        self._looked = time.monotonic()
-        self._seen: dict[int, bytes] = {}
-        self._quiet: dict[int, float] = {}
+    def __init__(self, group: RankGroup, heartbeat: Callable[[int], bytes], timeout: float) -> None:
+        self._members, self._heartbeat, self._timeout = group.members, heartbeat, timeout
+        self._hangs = HangDetector()
         self._pidfds: dict[int, int] = {}
-        """of ranks on this host, where the system has them; elsewhere their silence has to tell"""
+        """of ranks on this host, where the system has them; others are noticed by their silence"""
         self._gone: set[int] = set()
-        here = meeting.members[meeting.rank].host
-        for member in meeting.members:
-            if member.host == here and member.rank != meeting.rank:
+        here = group.members[group.rank].host
+        for member in group.members:
+            if member.host == here and member.rank != group.rank:
                 with suppress(AttributeError, OSError):
                     try:
                         self._pidfds[member.rank] = os.pidfd_open(member.pid)
                     except ProcessLookupError:
                         self._gone.add(member.rank)
 
-    def look(self, awaited: list[int]) -> None:
-        """Raise `LostRank` if one of those that are waited for will never come."""
-        now = time.monotonic()
-        # Whoever was not waiting, or was itself asleep for a while, has no right to complain.
-        passed = min(now - self._looked, 2 * TICK)
-        self._looked = now
-        # Whoever went first may have been followed by those who missed it: all are named.
-        gone = [str(self._members[rank]) for rank in awaited if self._has_gone(rank)]
+    def check(self, awaited: list[int]) -> None:
+        """Raise `LostRank` if one of the ranks that are waited for is gone or hangs."""
+        # All are named: after the first has gone, others may have ended because of it.
+        gone = [str(self._members[rank]) for rank in awaited if self._is_gone(rank)]
         if gone:
             raise LostRank(f"{', '.join(gone)} {'has' if len(gone) == 1 else 'have'} gone")
-        for rank in awaited:
-            sign = self._sign(rank)
-            same = sign == self._seen.get(rank)
-            self._seen[rank] = sign
-            self._quiet[rank] = self._quiet.get(rank, 0.0) + passed if same else 0.0
-            if self._quiet[rank] >= self._timeout:
+        silence = self._hangs.look({rank: self._heartbeat(rank) for rank in awaited})
+        for rank, seconds in silence.items():
+            if seconds >= self._timeout:
                 error = LostRank(
-                    f"{self._members[rank]} has shown no sign of life for "
-                    f"{self._quiet[rank]:.0f} s (--rank-timeout)"
+                    f"{self._members[rank]} has shown no sign of life for {seconds:.0f} s "
+                    "(--rank-timeout)"
                 )
                 error.hangs = self._members[rank].pid
                 raise error
 
-    def _has_gone(self, rank: int) -> bool:
+    def _is_gone(self, rank: int) -> bool:
         pidfd = self._pidfds.get(rank)
-        return rank in self._gone if pidfd is None else bool(ready([pidfd], 0))
+        return rank in self._gone if pidfd is None else bool(wait_readable([pidfd], 0))
 
     def close(self) -> None:
         for fd in self._pidfds.values():

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..processes.hardware import CACHE, compiled_cache, wanted_compiler
+from ..storage.compiler_cache import CACHE, compiled_cache, wanted_compiler
 
 Compiled = Callable[..., list[Tensor]]
 COMPILER_TIMEOUT = 900.0

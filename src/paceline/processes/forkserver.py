@@ -1,7 +1,7 @@
-"""Where worker processes come from: a small server that forks them, or a fresh interpreter each.
+"""Many short-lived Python processes: forked by a small server, or a fresh interpreter each.
 
-Not `multiprocessing`'s: that one imports the user's `__main__` into every worker, keeps a second
-process for tracking, and leaves a directory behind when it is killed.
+Not `multiprocessing`'s server: that one imports the user's `__main__` into every process, keeps a
+second process for tracking, and leaves a directory behind when it is killed.
 """
 
 from __future__ import annotations
@@ -18,178 +18,167 @@ from importlib import import_module
 from typing import Any, NoReturn, TypeAlias
 
 from ..errors import EnvironmentFailed
-from .hardware import THREAD_VARIABLES, end_with_parent, python_command, ready
+from .lifetime import end_with, ignore_stop_signals, kill_group, wait_or_kill, wait_readable
+from .start import SINGLE_THREADED, resolve, start_python
 
 GRACE = 5.0
-"""Seconds that workers have to close their environments and leave by themselves."""
-PATIENCE = 60.0
+"""Seconds that processes have to close their environments and end by themselves."""
+ANSWER_TIMEOUT = 60.0
 """Seconds that the server has to start, and to answer."""
-MOST_BYTES = 4096
+MAX_BYTES, MAX_FDS = 4096, 8
+"""Size of a request or an answer."""
 
 
-def starter(preload: list[str]) -> Starter:
-    """The fastest there is on this system; `preload` are modules that every worker will need."""
-    try:  # the kernel, or its guards, may refuse what Python offers
-        os.close(os.pidfd_open(os.getpid()))
-        return Forkserver(preload)
-    except (AttributeError, OSError):
-        return Spawner()
+def process_starter(entry: str, preload: list[str]) -> ProcessStarter:
+    """The fastest there is on this system.
 
-
-def ignore_signals() -> None:
-    """What a terminal or a service manager sends to all is for the trainer alone to obey.
-
-    Not SIG_IGN, which programs that an environment starts would inherit.
+    Processes call `entry` ("module:function") with the descriptors they are given; `preload` are
+    modules that all of them need.
     """
-    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(kind, lambda *_: None)
-
-
-def _python(code: str, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    """An interpreter in a session of its own: signals from the terminal are for the trainer."""
-    return subprocess.Popen(
-        python_command(f"from paceline.{code}"),
-        stdin=subprocess.DEVNULL,
-        pass_fds=pass_fds,
-        start_new_session=True,
-        env=os.environ | dict.fromkeys(THREAD_VARIABLES, "1"),
-    )
+    try:  # the kernel, or its sandbox, may refuse what Python offers
+        os.close(os.pidfd_open(os.getpid()))
+        return Forkserver(entry, preload)
+    except (AttributeError, OSError):
+        return Spawner(entry)
 
 
 class Forkserver:
-    """The trainer's side. A server that was killed is replaced when it is next needed."""
+    """The parent's side. A server that was killed is replaced when it is next needed."""
 
-    def __init__(self, preload: list[str]) -> None:
-        self._preload = preload
-        self._workers: dict[int, int] = {}
+    def __init__(self, entry: str, preload: list[str]) -> None:
+        self._entry, self._preload = entry, preload
+        self._pidfds: dict[int, int] = {}
         """pid → pidfd"""
         self._launch()
 
     def _launch(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        trainer = os.pidfd_open(os.getpid())
+        parent = os.pidfd_open(os.getpid())
         with theirs:
-            given = theirs.fileno(), trainer, os.getpid(), self._preload
-            self._process = _python(
-                f"processes import forkserver; forkserver.serve(*{given!r})", given[:2]
+            # The server watches its parent itself: it has to end the groups of its children first,
+            # and a process that forks should have no other thread.
+            self._process = start_python(
+                f"{__name__}:serve",
+                *(theirs.fileno(), parent, os.getpid(), self._entry, self._preload),
+                pass_fds=(theirs.fileno(), parent),
+                env=os.environ | SINGLE_THREADED,
+                ends_with_parent=False,
             )
-        os.close(trainer)
-        ours.settimeout(PATIENCE)
+        os.close(parent)
+        ours.settimeout(ANSWER_TIMEOUT)
         self._socket = ours
 
-    def start(self, connection: int, memory: int) -> int:
-        """Start a worker with these descriptors; returns its process id."""
+    def start(self, *fds: int) -> int:
+        """Start a process with these descriptors; its id."""
         if self._socket.fileno() < 0:
             self._launch()
-        pid, fds = self._ask("start", fds=[connection, memory])
-        if not fds:
+        pid, pidfds = self._request("start", fds=fds)
+        if not pidfds:
             raise EnvironmentFailed(
                 "a worker can't be started: this process may not have more files open; raise the "
                 "limit with ulimit -n, or use fewer workers"
             )
-        self._workers[pid] = fds[0]
+        self._pidfds[pid] = pidfds[0]
         return int(pid)
 
     def end(self, pid: int) -> int | None:
-        """Make sure that a worker is gone; its exit code, or minus its signal, if that is known."""
+        """Make sure that a process is gone; its exit code or minus its signal, None if unknown."""
         code = None
         with suppress(OSError):
-            code, _ = self._ask("end", pid)
-        fd = self._workers.pop(pid, None)
+            code, _ = self._request("end", pid)
+        fd = self._pidfds.pop(pid, None)
         if fd is not None:
-            with suppress(ProcessLookupError):  # whose server is gone may still be there
+            with suppress(ProcessLookupError):  # it may have outlived a server that was killed
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
             os.close(fd)
         return code
 
-    def _ask(self, *request: Any, fds: list[int] | None = None) -> tuple[Any, list[int]]:
-        """The server's answer; one that does not come in time ends the server."""
+    def _request(self, *request: Any, fds: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
+        """The server's answer; a server that does not answer in time is ended."""
         try:
-            socket.send_fds(self._socket, [pickle.dumps(request)], fds or [])
-            answer, found, _, _ = socket.recv_fds(self._socket, MOST_BYTES, 1)
+            socket.send_fds(self._socket, [pickle.dumps(request)], fds)
+            answer, found, _, _ = socket.recv_fds(self._socket, MAX_BYTES, 1)
             if not answer:
-                raise ConnectionResetError("the server of workers has gone")
+                raise ConnectionResetError("the forkserver is gone")
         except OSError:
             self._stop()
             raise
         return pickle.loads(answer), found
 
     def close(self) -> None:
-        """End every worker; those that have been told to leave get a moment for it."""
+        """End every process; those that are ending by themselves get a moment for it."""
         self._stop()
-        for pid in list(self._workers):
+        for pid in list(self._pidfds):
             self.end(pid)
 
     def _stop(self) -> None:
-        """End the server, which ends its workers first, if it can."""
+        """End the server, which ends its processes first, if it can."""
         with suppress(OSError):  # a process that the user forked may hold a copy
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        try:
-            self._process.wait(2 * GRACE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        wait_or_kill(self._process, 2 * GRACE)
 
 
-def serve(requests: int, trainer: int, trainer_pid: int, preload: list[str]) -> NoReturn:
-    """The server: forks on request, knows how its children ended, and goes with its trainer."""
-    ignore_signals()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer may have ignored it
+def serve(requests: int, parent: int, parent_pid: int, entry: str, preload: list[str]) -> NoReturn:
+    """The server: forks on request, keeps exit codes, and ends with its parent (a pidfd)."""
+    ignore_stop_signals()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the parent may have ignored it
     for module in preload:
         import_module(module)
     gc.collect()
-    gc.freeze()  # what is shared with the children stays shared
-    server = _Server(socket.socket(fileno=requests), trainer, trainer_pid)
+    gc.freeze()  # keeps pages shared with the children
+    server = _Server(socket.socket(fileno=requests), parent, parent_pid, entry)
     while True:
-        server.turn()
+        server.handle_events()
 
 
 class _Server:
-    def __init__(self, requests: socket.socket, trainer: int, trainer_pid: int) -> None:
-        self._requests, self._trainer, self._trainer_pid = requests, trainer, trainer_pid
+    def __init__(self, requests: socket.socket, parent: int, parent_pid: int, entry: str) -> None:
+        self._requests, self._parent, self._parent_pid = requests, parent, parent_pid
+        self._entry, self._pid = entry, os.getpid()
         self._children: dict[int, int] = {}
         """pidfd → pid"""
-        self._ended: dict[int, int] = {}
-        """pid → exit code, of those nobody has asked about"""
+        self._exit_codes: dict[int, int] = {}
+        """pid → exit code, of those that were not asked for yet"""
 
-    def turn(self) -> None:
-        """Wait for something to happen, and see to it."""
-        for fd in ready([self._requests.fileno(), self._trainer, *self._children], None):
+    def handle_events(self) -> None:
+        """Wait for a request, the end of a child or of the parent."""
+        for fd in wait_readable([self._requests.fileno(), self._parent, *self._children], None):
             if fd in self._children:
-                self._bury(fd)
-            elif fd == self._trainer:
+                self._reap(fd)
+            elif fd == self._parent:
                 self._leave(grace=0.0)
-            elif fd == self._requests.fileno():  # not a child that has been buried meanwhile
+            elif fd == self._requests.fileno():  # not a child that has been reaped meanwhile
                 try:
                     self._answer()
-                except OSError:  # the trainer did not wait for it
+                except OSError:  # the parent did not wait for it
                     self._leave(grace=0.0)
 
     def _answer(self) -> None:
-        message, fds, _, _ = socket.recv_fds(self._requests, MOST_BYTES, 2)
+        message, fds, _, _ = socket.recv_fds(self._requests, MAX_BYTES, MAX_FDS)
         if not message:
             self._leave(GRACE)
         kind, *rest = pickle.loads(message)
         if kind == "start":
-            child = self._fork(*fds)
+            child = self._fork(fds)
             for fd in fds:
                 os.close(fd)
             socket.send_fds(self._requests, [pickle.dumps(self._children[child])], [child])
         else:
             self._requests.send(pickle.dumps(self._end(*rest)))
 
-    def _fork(self, connection: int, memory: int) -> int:
-        """Descriptor of a new worker's process."""
+    def _fork(self, fds: list[int]) -> int:
+        """A pidfd of a new process."""
         pid = os.fork()
         if pid == 0:
-            from ..samplers.worker import main
-
-            end_with_parent()
+            # By the kernel with the server; by a thread with the parent, since the server may hang.
+            end_with(self._pid, by_kernel=True)
+            end_with(self._parent_pid)
             self._requests.close()
-            for fd in (self._trainer, *self._children):
+            for fd in (self._parent, *self._children):
                 os.close(fd)
-            main(connection, memory, self._trainer_pid)
+            resolve(self._entry)(*fds)
+            os._exit(0)
         fd = os.pidfd_open(pid)
         self._children[fd] = pid
         return fd
@@ -197,47 +186,46 @@ class _Server:
     def _end(self, pid: int) -> int | None:
         for fd in [fd for fd, child in self._children.items() if child == pid]:
             signal.pidfd_send_signal(fd, signal.SIGKILL)
-            self._bury(fd)
-        return self._ended.pop(pid, None)
+            self._reap(fd)
+        return self._exit_codes.pop(pid, None)
 
-    def _bury(self, fd: int) -> None:
-        """Take note of how a child ended, once it has, and end what it had started."""
+    def _reap(self, fd: int) -> None:
+        """Wait for the end of a child, keep its exit code, and kill what it had started."""
         pid = self._children.pop(fd)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # until then the number is not free
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-        self._ended[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # the id is not reused before waitpid
+        kill_group(pid)
+        self._exit_codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(fd)
 
     def _leave(self, grace: float) -> NoReturn:
         deadline = time.monotonic() + grace
         while self._children and (left := deadline - time.monotonic()) > 0:
-            for fd in ready([self._trainer, *self._children], left):
-                if fd == self._trainer:  # which was killed: nobody is to be waited for
+            for fd in wait_readable([self._parent, *self._children], left):
+                if fd == self._parent:  # it was killed: there is nothing to wait for
                     deadline = 0.0
                 else:
-                    self._bury(fd)
+                    self._reap(fd)
         for pid in list(self._children.values()):
             self._end(pid)
         os._exit(0)
 
 
 class Spawner:
-    """A fresh interpreter for every worker, where there is nothing better."""
+    """A fresh interpreter for every process, where fork and pidfd are not available."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, connection: int, memory: int) -> int:
-        given = connection, memory, os.getpid()
-        process = _python(f"samplers import worker; worker.main(*{given!r})", given[:2])
+    def start(self, *fds: int) -> int:
+        env = os.environ | SINGLE_THREADED
+        process = start_python(self._entry, *fds, pass_fds=fds, env=env)
         self._processes[process.pid] = process
         return process.pid
 
     def end(self, pid: int) -> int | None:
         process = self._processes.pop(pid)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+        kill_group(pid)
         return process.wait()
 
     def close(self) -> None:
@@ -248,4 +236,4 @@ class Spawner:
             self.end(pid)
 
 
-Starter: TypeAlias = Forkserver | Spawner
+ProcessStarter: TypeAlias = Forkserver | Spawner

@@ -6,35 +6,22 @@ import ctypes
 import os
 import platform
 import re
-import select
-import signal
-import stat
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
 
-from ..errors import BadInput
-
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
-"""Set before torch is imported, or it makes a directory of its own choice in /tmp."""
 MEMBERSHIP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 """Where a process' control groups are named, and where they are."""
-ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
-"""Whether other cores see writes in the order in which they were made."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Of glibc's malloc.h."""
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-"""Of Linux' prctl.h."""
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -126,37 +113,6 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def compiled_cache() -> str:
-    """Where compiled steps are kept from one run to the next."""
-    try:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # of a user without a home
-        base = _private_folder()
-    return str(Path(base) / "paceline" / "compiled")
-
-
-def _private_folder() -> Path:
-    """In the temporary folder; what is compiled is executed, so nobody else may write there."""
-    try:
-        folder = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}"
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        found = folder.lstat()
-        ours = found.st_uid == os.getuid() and not found.st_mode & 0o077
-        safe = ours and stat.S_ISDIR(found.st_mode)
-        return folder if safe else Path(tempfile.mkdtemp(prefix="paceline-"))
-    except OSError as error:
-        raise BadInput(
-            f"this user has no home directory, and no temporary one can be made "
-            f"({error.strerror}); set HOME or XDG_CACHE_HOME"
-        ) from None
-
-
-def wanted_compiler(named: str | None, system: str = sys.platform) -> str:
-    """The C++ compiler that torch looks for, and no other; CXX may have `named` one."""
-    return named or ("clang++" if system == "darwin" else "g++")
-
-
 def keep_memory() -> None:
     """Have this process keep what it frees, where that can be asked for (glibc).
 
@@ -167,103 +123,6 @@ def keep_memory() -> None:
         allocate = ctypes.CDLL(None).mallopt
         allocate(M_MMAP_MAX, 0)
         allocate(M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def nameless_file() -> int:
-    """Descriptor of a file that no directory knows."""
-    with suppress(AttributeError, OSError):  # not on every system, nor in every sandbox
-        return os.memfd_create("paceline", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def end_with(pid: int, at_once: bool = False) -> None:
-    """End this process as soon as another, above it, has ended, whatever it is doing.
-
-    `at_once`, for a child of that process' first thread: by the kernel, which needs no interpreter
-    that still runs.
-    """
-    if at_once and os.getppid() == pid:
-        end_with_parent()
-
-    def watch() -> None:
-        try:
-            ready([os.pidfd_open(pid)], None)
-        except ProcessLookupError:
-            pass
-        except (AttributeError, OSError):  # not on this system
-            parent = os.getppid()
-            while os.getppid() == parent and psutil.pid_exists(pid):
-                time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def ready(fds: Iterable[int], timeout: float | None) -> list[int]:
-    """Those that can be read, or whose process has ended, after at most so many seconds."""
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return [fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)]
-
-
-def python_command(code: str) -> list[str]:
-    """Command of an interpreter that finds the same modules and runs this code."""
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {code}"]
-
-
-def end_with_parent() -> None:
-    """Be killed when the thread ends that started this process, also if this one hangs (Linux)."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of what descendants leave behind, so that it can be ended (Linux)."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value)
-
-
-def end_descendants() -> None:
-    """End every process that this one, its environments or its libraries have left running."""
-    with suppress(psutil.Error):
-        left = []
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                # That one removes shared memory, and ends by itself.
-                if not any("resource_tracker" in word for word in process.cmdline()):
-                    process.terminate()  # a compiler removes its files
-                    left.append(process)
-        for process in psutil.wait_procs(left, timeout=0.5)[1]:
-            with suppress(psutil.Error):
-                process.kill()
-
-
-def leave(code: int) -> NoReturn:
-    """End this process at once, whatever environments have left running in it."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def keep_standard_streams() -> None:
-    """Open the null device where standard input, output or error is closed.
-
-    Else the next file or socket that is opened takes its number, and is printed into.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def limit_threads(threads: int) -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import StoppedEarly
-from .hardware import end_descendants
+from .lifetime import end_descendants
 from .watchdog import KINDS, LIMIT, heard, leaving
 
 log = logging.getLogger("paceline")

@@ -1,1 +1,1 @@
-"""The processes of a run with several learners: who starts them, what they tell each other."""
+"""Runs with several learners: launching their processes, and being one of them."""

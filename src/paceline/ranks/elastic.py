@@ -1,7 +1,7 @@
-"""The process that holds torchrun's elastic agent: it starts ranks, and starts them again.
+"""The process that runs torchrun's elastic agent, which starts ranks and restarts them.
 
-It opens no port. One host needs no rendezvous between agents, so the store that the agent keeps
-its bookkeeping in is memory of this process; the ranks meet in a file of their launcher's.
+It opens no port. One host needs no rendezvous between agents, so the agent's store is memory of
+this process; the ranks meet in a file of the launcher.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from ..processes.hardware import python_command
 from ..processes.launcher import LAUNCH
+from ..processes.start import python_command
 
 ONE_HOST = "paceline"
-"""Name of this rendezvous among torch's."""
+"""Name under which this rendezvous is registered with torch."""
 
 
 class OneHost(RendezvousHandler):
@@ -61,7 +61,7 @@ class OneHost(RendezvousHandler):
 
 
 class NoFiles(LogsSpecs):
-    """What ranks print goes where everything else goes."""
+    """Ranks print to the standard streams of this process."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         plain = dict.fromkeys(envs, "")
@@ -73,8 +73,8 @@ class NoFiles(LogsSpecs):
 
 
 def main(processes: int) -> NoReturn:
-    logging.disable()  # the ranks speak for themselves
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who launched this may have ignored it
+    logging.disable()  # ranks send their own messages to the launcher
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the launcher may have ignored it
     rendezvous_handler_registry.register(ONE_HOST, OneHost)
     launch = LaunchConfig(
         min_nodes=1,
@@ -82,15 +82,12 @@ def main(processes: int) -> NoReturn:
         nproc_per_node=processes,
         run_id=os.environ[LAUNCH],
         rdzv_backend=ONE_HOST,
-        max_restarts=10**6,  # whoever launched this counts those in a row
+        max_restarts=10**6,  # the launcher counts failures in a row
         monitor_interval=0.1,
         logs_specs=NoFiles(),
-        shutdown_timeout=5,  # for ranks to leave by themselves before they are killed
+        shutdown_timeout=5,  # seconds for ranks to end by themselves before they are killed
     )
-    command = python_command(
-        f"from paceline.processes.hardware import end_with; end_with({os.getpid()}, at_once=True); "
-        f"from paceline.ranks.rank import main; main({os.getpid()})"
-    )
+    command = python_command("paceline.ranks.rank:main", os.getpid())
     try:
         elastic_launch(launch, command[0])(*command[1:])
     except (SignalException, ChildFailedError):

@@ -1,8 +1,9 @@
-"""launch: a run's ranks, started by torchrun's elastic agent on this host, and what they report.
+"""Launching the ranks of a run on this host, and following what they report.
 
-The agent runs in a process of its own, whose environment holds nothing of another launcher. Every
-rank has a channel to this process: down go the job and when to stop, up come reports and the log.
-Nothing here listens where another user could connect: see `channel.py` and `_meeting_place`.
+torchrun's elastic agent starts the ranks. It runs in a process of its own, whose environment holds
+nothing of another launcher. Every rank has a channel to this process: down go the job and the order
+to stop, up come reports, log messages and errors. Nothing here listens where another user could
+connect: see `channel.py` and `_rendezvous_file`.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from subprocess import Popen
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import psutil
@@ -28,67 +28,72 @@ import psutil
 from ..config.schema import Config
 from ..envs.suites.gym import registered
 from ..errors import EnvironmentFailed, LostRank, PacelineError, StoppedEarly
-from ..processes.channel import Channel, Listener
-from ..processes.hardware import THREAD_VARIABLES, nameless_file, oom_kills, python_command
-from ..processes.launcher import LAUNCH, LINE, MEETING, asked_at, check_init_method
-from ..processes.sending import Logged, by_value
+from ..processes.channel import Channel, Listener, LogMessage, pickle_by_value
+from ..processes.hardware import oom_kills
+from ..processes.launcher import CHANNEL, LAUNCH, RENDEZVOUS, check_init_method, requested_at
+from ..processes.lifetime import terminate, wait_readable
+from ..processes.shared_memory import anonymous_file
+from ..processes.start import SINGLE_THREADED, start_python
 from ..run.report import Report
 from ..storage.files import shown
 
 log = logging.getLogger("paceline")
 
 TICK = 0.1
-"""Seconds between two looks at whether somebody wants to stop."""
+"""Seconds between two checks of whether the run is to stop."""
 GRACE = 20.0
-"""Seconds that ranks have to leave when the run has failed."""
+"""Seconds that ranks have to end when the run has failed."""
 STOP_SECONDS = 20.0
-"""That ranks have to finish their iteration and save when they are told to stop."""
-FOREIGN = (
+"""Seconds that ranks have to finish their iteration and save when they are told to stop."""
+FOREIGN_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
-"""Variables that launchers set; all of `FAMILIES` besides."""
-FAMILIES = ("TORCHELASTIC_", "PET_")
+"""Variables that launchers set, beside those with `FOREIGN_PREFIXES`."""
+FOREIGN_PREFIXES = ("TORCHELASTIC_", "PET_")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank is to do: `paceline.session`'s train or resume, with these arguments."""
+    """What every rank does: `paceline.session`'s train or resume, with these arguments."""
 
-    what: str
+    function: str
     subject: Config | str
+    """of train a configuration, of resume a run directory"""
     changes: dict[str, Any]
     registered: list[gym.envs.registration.EnvSpec]
-    """environments that the process which starts the ranks knows, and they may not"""
-    command: list[str]
-    """what the user has typed"""
-    asked: float
-    """when"""
+    """environments that this process has registered, and the ranks have not"""
+    argv: list[str]
+    requested_at: float
+    """when the user asked for the run"""
 
 
-def job(what: str, subject: Config | str, env_id: Any, /, **changes: Any) -> Job:
-    return Job(what, subject, changes, registered(env_id), sys.argv, asked_at())
-
-
-# What a rank says; or a `LostRank`, of another, or any other `PacelineError`: the run can't go on,
-# however often it is started again.
+def make_job(function: str, subject: Config | str, env_id: Any, /, **changes: Any) -> Job:
+    return Job(function, subject, changes, registered(env_id), sys.argv, requested_at())
 
 
 @dataclass(frozen=True)
 class Hello:
+    """First message of a rank."""
+
     rank: int
     pid: int
     attempt: int
 
 
 @dataclass(frozen=True)
-class Ended:
-    """Its part of the run is done, or was stopped where all agreed to."""
+class Finished:
+    """Last message of a rank: its part of the run is done, or was stopped where all agreed to."""
 
 
 STOP = "stop"
-ALONE = "leave ranks at 1"
+FromRank: TypeAlias = Hello | Report | LogMessage | PacelineError | Finished
+"""A `LostRank` is another rank's end; after any other error a restart would not help."""
+ToRank: TypeAlias = bytes | str
+"""The pickled `Job`, then `STOP`."""
+RankChannel: TypeAlias = Channel[ToRank, FromRank]
+WITHOUT_RANKS = "leave ranks at 1"
 
 
 def launch(
@@ -108,60 +113,61 @@ def launch(
 
 
 class Ranks:
+    """The rank processes of one launch, as the process that started them sees them."""
+
     def __init__(self, job: Job, config: Config, processes: int) -> None:
         check_init_method(config.init_method)
-        self._job = by_value(job, ALONE)
-        self._most = config.max_restarts
+        self._job = pickle_by_value(job, WITHOUT_RANKS)
+        self._max_restarts = config.max_restarts
         self._folder = str(getattr(job.subject, "output_dir", job.subject))
-        self._channels: dict[Channel, Hello | None] = {}
-        self._attempt, self._failures, self._furthest = 0, 0, 0
-        self._lost: str | None = None
-        """what befell the rank that went first, if one did"""
+        self._channels: dict[RankChannel, Hello | None] = {}
+        self._attempt, self._failures, self._last_iter = 0, 0, 0
+        self._failure: str | None = None
+        """what happened to the first rank that was lost in this attempt"""
         self._oom_kills = oom_kills()
         self._stop_by: float | None = None
-        """when ranks that were told to stop must have left"""
+        """when ranks that were told to stop must have ended"""
         with ExitStack() as stack:
             self._listener = Listener(processes)
             stack.callback(self._listener.close)
-            told = {
-                LINE: self._listener.address,
+            variables = {
+                CHANNEL: self._listener.address,
                 LAUNCH: secrets.token_hex(16),
-                MEETING: _meeting_place(stack),
+                RENDEZVOUS: _rendezvous_file(stack),
             }
-            self._agent = _agent(processes, told)
+            self._agent = _start_agent(processes, variables)
             self._resources = stack.pop_all()
 
     def reports(self, stopping: Callable[[], bool]) -> Iterator[Report]:
-        """Until all ranks have left."""
+        """Until all ranks have ended."""
         over = False
         while not over:
-            gone = self._agent.poll() is not None
+            agent_ended = self._agent.poll() is not None
             if self._stop_by is None and stopping():
                 self.stop()
             self._check_deadline()
-            heard = self._heard()
-            over = gone and not heard
-            for channel in heard:
-                message = self._received(channel)
-                match message:
-                    case Report():
-                        if message.iter > self._furthest:  # else it was only done again
-                            self._furthest, self._failures = message.iter, 0
-                        yield message
-                    case Hello():
-                        self._welcome(channel, message)
-                    case Logged(level, text, trace):
+            channels = self._wait()
+            over = agent_ended and not channels
+            for channel in channels:
+                match self._receive(channel):
+                    case Report() as report:
+                        if report.iter > self._last_iter:  # not one that was only repeated
+                            self._last_iter, self._failures = report.iter, 0
+                        yield report
+                    case Hello() as hello:
+                        self._on_hello(channel, hello)
+                    case LogMessage(level, text, trace):
                         log.log(level, "%s%s", text, f"\n{trace}" if trace else "")
-                    case LostRank():
-                        self._lost = self._lost or f"{message}{self._memory_told()}"
-                        self._end(message.hangs)
-                    case PacelineError():
-                        raise message
-                    case Ended():
-                        self._hang_up(channel)
+                    case LostRank() as error:
+                        self._failure = self._failure or f"{error}{self._memory_cause()}"
+                        self._kill_hung(error.hangs)
+                    case PacelineError() as error:
+                        raise error
+                    case Finished():
+                        self._disconnect(channel)
         if self._agent.returncode:
-            what = self._lost or "the launcher of ranks has gone"
-            raise StoppedEarly(f"{what}; go on with `paceline resume {shown(self._folder)}`")
+            failure = self._failure or "the launcher of ranks is gone"
+            raise StoppedEarly(f"{failure}; go on with `paceline resume {shown(self._folder)}`")
 
     def _check_deadline(self) -> None:
         """Ranks that were told to stop, and hang, are not waited for."""
@@ -171,67 +177,69 @@ class Ranks:
                 f"the last checkpoint with `paceline resume {shown(self._folder)}`"
             )
 
-    def _heard(self) -> list[Channel]:
-        """Channels on which something was said."""
-        ready = wait([self._listener.socket, *self._channels], TICK)
-        if self._listener.socket in ready and (channel := self._listener.accept()) is not None:
+    def _wait(self) -> list[RankChannel]:
+        """Channels with a message, after at most one tick."""
+        channels = {channel.fileno(): channel for channel in self._channels}
+        listening = self._listener.socket.fileno()
+        ready = wait_readable([listening, *channels], TICK)
+        if listening in ready and (channel := self._listener.accept()) is not None:
             self._channels[channel] = None
         if not ready:
             self._wake_agent()
-        return [channel for channel in ready if isinstance(channel, Connection)]
+        return [channels[fd] for fd in ready if fd in channels]
 
     def _wake_agent(self) -> None:
-        """An agent that somebody has stopped (SIGSTOP) starts no ranks again, and never ends."""
+        """An agent that was stopped (SIGSTOP) would neither restart ranks nor end."""
         with suppress(psutil.Error):
             if psutil.Process(self._agent.pid).status() == psutil.STATUS_STOPPED:
-                log.warning("the launcher of ranks was stopped; it is told to go on")
+                log.warning("the launcher of ranks was stopped (SIGSTOP) and is continued")
                 self._agent.send_signal(signal.SIGCONT)
 
-    def _received(self, channel: Channel) -> Any:
-        if channel not in self._channels:  # hung up meanwhile
+    def _receive(self, channel: RankChannel) -> FromRank | None:
+        if channel not in self._channels:  # closed meanwhile
             return None
         try:
-            return channel.recv()
+            return channel.receive()
         except (EOFError, OSError):
             hello = self._channels[channel]
-            if hello is not None and hello.attempt == self._attempt and self._lost is None:
-                self._lost = f"rank {hello.rank} (pid {hello.pid}) has gone{self._memory_told()}"
-            self._hang_up(channel)
+            if hello is not None and hello.attempt == self._attempt and self._failure is None:
+                gone = f"rank {hello.rank} (pid {hello.pid}) has gone"
+                self._failure = f"{gone}{self._memory_cause()}"
+            self._disconnect(channel)
             return None
 
-    def _memory_told(self) -> str:
-        """What may have ended a rank, where the kernel says so."""
+    def _memory_cause(self) -> str:
+        """A likely cause of a rank's end, where the kernel reports it."""
         before, self._oom_kills = self._oom_kills, oom_kills()
         return ": the system ran out of memory" if self._oom_kills > before else ""
 
-    def _welcome(self, channel: Channel, hello: Hello) -> None:
+    def _on_hello(self, channel: RankChannel, hello: Hello) -> None:
         if hello.attempt > self._attempt:
-            self._begin_again(hello.attempt)
+            self._on_restart(hello.attempt)
         self._channels[channel] = hello
         with suppress(OSError):
-            channel.send_bytes(self._job)
+            channel.send(self._job)
             if self._stop_by is not None:
                 channel.send(STOP)
 
-    def _begin_again(self, attempt: int) -> None:
+    def _on_restart(self, attempt: int) -> None:
         self._attempt = attempt
         self._failures += 1
-        what = self._lost or "a rank has gone"
-        if self._failures > self._most:
+        failure = self._failure or "a rank has gone"
+        if self._failures > self._max_restarts:
             raise EnvironmentFailed(
-                f"{what}; that was failure {self._failures} in a row without getting any further"
+                f"{failure}; that was failure {self._failures} in a row without getting any further"
             )
-        log.warning("%s; all ranks start again from the last checkpoint", what)
-        self._lost = None
+        log.warning("%s; all ranks start again from the last checkpoint", failure)
+        self._failure = None
         for channel, hello in list(self._channels.items()):
-            # What a rank's environment has started may hold its channel open, and outlive it.
+            # Processes that a rank's environment has started may hold its channel open.
             if hello is not None and hello.attempt < attempt:
-                self._hang_up(channel)
+                self._disconnect(channel)
 
-    def _end(self, pid: int | None) -> None:
+    def _kill_hung(self, pid: int | None) -> None:
         """Kill a rank that hangs, for which the agent would otherwise wait."""
-        ours = [hello.pid for hello in self._channels.values() if hello is not None]
-        if pid in ours:
+        if pid in [hello.pid for hello in self._channels.values() if hello is not None]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -243,58 +251,44 @@ class Ranks:
                 with suppress(OSError):
                     channel.send(STOP)
 
-    def _hang_up(self, channel: Channel) -> None:
+    def _disconnect(self, channel: RankChannel) -> None:
         del self._channels[channel]
         channel.close()
 
     def close(self) -> None:
-        """Make sure that nobody is left."""
+        """End the agent, which ends its ranks."""
         self._wake_agent()
-        if self._agent.poll() is None:
-            self._agent.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._agent.wait(GRACE)
-        self._agent.kill()
-        self._agent.wait()
+        terminate(self._agent, GRACE)
         for channel in list(self._channels):
-            self._hang_up(channel)
+            self._disconnect(channel)
         self._resources.close()
 
 
-def _meeting_place(stack: ExitStack) -> str:
+def _rendezvous_file(stack: ExitStack) -> str:
     """A file:// address that only this user's processes can open, and that leaves nothing behind.
 
     On Linux it is memory of this process, which others of the same user open through /proc.
     """
     if sys.platform == "linux":
-        file = nameless_file()
+        file = anonymous_file()
         stack.callback(os.close, file)
         return f"file:///proc/{os.getpid()}/fd/{file}"
     folder = tempfile.mkdtemp(prefix="paceline-")  # mode 0700
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    return f"file://{folder}/meeting"
+    return f"file://{folder}/rendezvous"
 
 
-def _agent(processes: int, told: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process that starts this many ranks, and starts all of them again when one goes."""
-    code = (
-        f"from paceline.processes.hardware import end_with; end_with({os.getpid()}); "
-        f"from paceline.ranks.elastic import main; main({processes})"
-    )
+def _start_agent(processes: int, variables: dict[str, str]) -> Popen[bytes]:
+    """A process that starts this many ranks, and starts all of them again when one fails."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in FOREIGN and not name.startswith(FAMILIES)
+        if name not in FOREIGN_VARIABLES and not name.startswith(FOREIGN_PREFIXES)
     }
     ours = {
-        **dict.fromkeys(THREAD_VARIABLES, "1"),
+        **SINGLE_THREADED,
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "GLOO_SOCKET_IFNAME": LOOPBACK,
         "NCCL_SOCKET_IFNAME": LOOPBACK,
     }
-    return subprocess.Popen(
-        python_command(code),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        env=kept | ours | told,
-    )
+    return start_python("paceline.ranks.elastic:main", processes, env=kept | ours | variables)

@@ -1,4 +1,4 @@
-"""A rank that `--ranks` has started: does its part of the run, and tells who started it."""
+"""A rank that `--ranks` has started: does its part of the run, and reports to its launcher."""
 
 from __future__ import annotations
 
@@ -10,59 +10,62 @@ import sys
 import threading
 import traceback
 from contextlib import closing, suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from .. import session
 from ..envs.suites.gym import register
 from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, StoppedEarly
 from ..processes import launcher
-from ..processes.channel import Channel, connect
-from ..processes.hardware import CACHE, compiled_cache, leave
-from ..processes.sending import LogSender, received
+from ..processes.channel import Channel, LogSender, connect, unpickle
+from ..processes.lifetime import exit_now
 from ..processes.stopping import handling
-from .launch import ALONE, STOP, Ended, Hello, Job
+from ..storage.compiler_cache import CACHE, compiled_cache
+from .launch import STOP, WITHOUT_RANKS, Finished, FromRank, Hello, Job, ToRank
 
-START_AGAIN = 1
+RESTART = 1
 """Exit code at which the agent starts all ranks again, as it does when one is killed."""
 
 
 def main(agent: int) -> NoReturn:
     os.environ.setdefault(CACHE, compiled_cache())
-    channel = connect(os.environ[launcher.LINE])
-    if channel is None:  # nobody wants this rank, nor any other
-        if os.getppid() == agent:  # else it has gone, and whoever adopted this rank is no agent
+    channel = connect(os.environ[launcher.CHANNEL])
+    if channel is None:  # the launcher is gone, so no rank is needed
+        if os.getppid() == agent:  # else the agent is gone, and an init process adopted this rank
             os.kill(agent, signal.SIGTERM)
-        os._exit(START_AGAIN)
-    line = Line(channel)
-    code = line.work(int(os.environ["RANK"]))
-    line.close()
-    leave(code)
+        os._exit(RESTART)
+    rank = Rank(channel, int(os.environ["RANK"]))
+    code = rank.work()
+    rank.close()
+    exit_now(code)
 
 
-class Line:
-    """The rank's end of its line."""
+class Rank:
+    """Runs the job that comes over the channel to the launcher."""
 
-    def __init__(self, connection: Channel) -> None:
-        self._connection, self._stop, self._over = connection, False, False
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        """whoever listens may take their time, and this rank is not to seem to hang"""
-        self._speaker = threading.Thread(target=self._speak, daemon=True)
-        self._speaker.start()
+    def __init__(self, channel: Channel[FromRank, ToRank], rank: int) -> None:
+        self._channel, self._rank = channel, rank
+        self._stop, self._over = False, False
+        # A launcher that is slow to read must not make this rank look as if it hung.
+        self._outbox: queue.SimpleQueue[FromRank | None] = queue.SimpleQueue()
+        self._sender = threading.Thread(target=self._send_all, daemon=True)
+        self._sender.start()
 
-    def work(self, rank: int) -> int:
-        """Do what there is to do; the exit code."""
+    def work(self) -> int:
+        """The exit code."""
+        rank = self._rank
         self.send(Hello(rank, os.getpid(), launcher.restarts()))
-        pickled = self._connection.recv_bytes()
-        threading.Thread(target=self._listen, daemon=True).start()
+        job = self._channel.receive()
+        assert isinstance(job, bytes)
+        threading.Thread(target=self._receive_all, daemon=True).start()
         log = logging.getLogger("paceline")
         log.setLevel(logging.INFO)
         log.addHandler(LogSender(self.send, f"rank {rank}: " if rank else ""))
         try:
-            with handling(self._told_to_stop):
-                self._run(received(pickled, ALONE), rank)
+            with handling(self._on_signal):
+                self._run(unpickle(job, WITHOUT_RANKS))
         except LostRank as error:
             self.send(error)
-            return START_AGAIN
+            return RESTART
         except (StoppedEarly, BadInput) as error:
             self.send(error)
         except PacelineError as error:
@@ -70,47 +73,47 @@ class Line:
             self.send(error)
         except BaseException as error:
             traceback.print_exc()
-            # Signals are handled: a KeyboardInterrupt, say, is an environment's own.
+            # Signals are handled: a KeyboardInterrupt, say, was raised by an environment.
             kind = PacelineError if isinstance(error, Exception) else EnvironmentFailed
             self.send(kind(f"rank {rank} broke: {type(error).__name__}: {error}"))
-            return START_AGAIN
+            return RESTART
         else:
-            self.send(Ended())
+            self.send(Finished())
         return 0
 
-    def _run(self, job: Job, rank: int) -> None:
-        sys.argv, launcher.asked = job.command, job.asked
+    def _run(self, job: Job) -> None:
+        sys.argv, launcher.requested = job.argv, job.requested_at
         register(job.registered)
-        what = getattr(session, job.what)
-        with closing(what(job.subject, lambda: self._stop, **job.changes)) as reports:
+        function = getattr(session, job.function)
+        with closing(function(job.subject, lambda: self._stop, **job.changes)) as reports:
             for report in reports:
-                if rank == 0:
+                if self._rank == 0:
                     self.send(report)
                 if report.stopping:
                     break
 
-    def send(self, message: Any) -> None:
-        self._over |= isinstance(message, Ended | PacelineError)
+    def send(self, message: FromRank) -> None:
+        self._over |= isinstance(message, Finished | PacelineError)
         self._outbox.put(message)
 
-    def _speak(self) -> None:
+    def _send_all(self) -> None:
         with suppress(OSError):
             while (message := self._outbox.get()) is not None:
-                self._connection.send(message)
+                self._channel.send(message)
 
     def close(self) -> None:
-        """Wait until everything has been said."""
+        """Wait until everything has been sent."""
         self._outbox.put(None)
-        self._speaker.join()
+        self._sender.join()
 
-    def _listen(self) -> None:
-        """Stop when told to; end at once when nobody is there any more."""
+    def _receive_all(self) -> None:
+        """Stop when told to; end at once when the launcher is gone."""
         try:
             while True:
-                self._stop = self._connection.recv() == STOP
+                self._stop = self._channel.receive() == STOP
         except (EOFError, OSError):
             if not self._over:
-                os._exit(START_AGAIN)
+                os._exit(RESTART)
 
-    def _told_to_stop(self, *_: object) -> None:
+    def _on_signal(self, *_: object) -> None:
         self._stop = True

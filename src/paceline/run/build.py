@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 from ..config.schema import Config
 from ..config.values import seconds
 from ..distributed import Sync
-from ..distributed.beat import beating
 from ..distributed.local import Local
 from ..envs.maker import EnvInfo, inspect_env
 from ..envs.spaces import ActionSpec, ObservationSpec
@@ -26,6 +25,7 @@ from ..learning.learner import Learner, LearnerConfig
 from ..learning.optimizers import OPTIMIZERS
 from ..policy.network import ImageEncoder, NetworkSpec
 from ..processes.hardware import Choices, available_cpus, bound, keep_memory
+from ..processes.heartbeat import beating
 from ..processes.stopping import interruptible
 from ..rollout import Rollout, RolloutSpec
 from ..samplers import Sampler
@@ -61,13 +61,13 @@ def make_sync(config: Config, topology: Topology) -> Sync:
     """How this process agrees with the other learners of the run, having met them."""
     if topology.size == 1:
         return Local()
-    from ..distributed.rendezvous import meet
+    from ..distributed.rendezvous import join_group
 
     timeout = seconds(config.rank_timeout)
     try:
         where = topology.init_method, topology.rank, topology.size
-        meeting = meet(*where, timeout, attempt=topology.attempt)
-        return config.entry("sync").make(meeting, timeout, config, topology)
+        group = join_group(*where, timeout, attempt=topology.attempt)
+        return config.entry("sync").make(group, timeout, config, topology)
     except RuntimeError as error:  # of the store where ranks meet
         cause = str(error).strip().splitlines()[0][:200]
         raise LostRank(f"a rank went while it met the others: {cause}") from None

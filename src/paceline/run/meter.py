@@ -117,7 +117,7 @@ class Meter:
         total = own
         if self._sync.path:  # there are other ranks
             sums = np.array([own.get(name, 0.0) for name in self._summed])
-            reduced, episodes = self._sync.news(sums, episodes)
+            reduced, episodes = self._sync.reduce_metrics(sums, episodes)
             self._t_reduce = time.perf_counter() - now
             total = dict(zip(self._summed, reduced.tolist(), strict=True))
         for name, value in total.items():
@@ -153,7 +153,7 @@ class Meter:
             t_other=max(0.0, each - busy),
             restarts=round(total["restarts"]),
             env_restarts=round(total["env_restarts"]),
-            lag_max=int(self._sync.peak(self._lag_max)) if total["lag_mean"] else 0,
+            lag_max=int(self._sync.max(self._lag_max)) if total["lag_mean"] else 0,
             episodes=len(self._returns),
             episode_return=_mean(self._returns),
             episode_length=_mean(self._lengths),
@@ -173,7 +173,7 @@ class Meter:
         metrics: dict[str, float] = {}
         for name, kind in self._kinds.items():
             if kind == "max":
-                metrics[name] = self._sync.peak(self._peaks[name])
+                metrics[name] = self._sync.max(self._peaks[name])
             else:
                 metrics[name] = self._total[name] / (iters if kind == "mean" else 1)
         if self._columns_per_env > 1:

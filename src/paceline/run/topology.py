@@ -81,5 +81,5 @@ def topology_of(config: Config) -> Topology:
         restarts=launcher.restarts(),
         launchers=launcher.launchers(),
         attempt=launcher.attempt(),
-        launch=launcher.launch_name(),
+        launch=launcher.launch_id(),
     )

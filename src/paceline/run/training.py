@@ -227,8 +227,8 @@ def _record(
     if parts.sampler is not None:
         reports = ring(parts, *counted)
     else:
-        assert parts.sync.watch is not None
-        reports = parts.sync.watch(parts.learner, Meter(parts, progress), *counted)
+        assert parts.sync.monitor is not None
+        reports = parts.sync.monitor(parts.learner, Meter(parts, progress), *counted)
     if not parts.topology.lockstep and parts.topology.learns:
         _get_ready(parts)
         yield from reports  # a learner that others watch leaves nothing behind by itself

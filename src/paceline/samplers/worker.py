@@ -1,7 +1,7 @@
 """A worker process: one block of columns that writes its rollouts into shared slots.
 
-It talks to the trainer alone, over a connection of its own; when that ends, so does the worker. It
-never imports the user's `__main__`, nor torch unless its actor needs it.
+It has a channel to the trainer alone; when that ends, so does the worker. It never imports the
+user's `__main__`, nor torch unless its actor needs it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
-import pickle
 import random
-import threading
 import traceback
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import NoReturn, TypeAlias
 
 import cloudpickle
 import numpy as np
@@ -25,16 +22,23 @@ from ..envs.guards import ENV_ERRORS
 from ..envs.replaying import Difference
 from ..envs.suites.gym import register
 from ..errors import BadInput, EnvironmentFailed, PacelineError
-from ..processes.forkserver import ignore_signals
-from ..processes.hardware import end_with, leave
-from ..processes.sending import LogSender
+from ..processes.channel import Channel, LogMessage, LogSender
+from ..processes.lifetime import exit_now, ignore_stop_signals
 from ..rollout import Array, Episode, Rollout
 from .block import Block, pack_counters
 from .ledger import Snapshot
 from .unroll import RolloutCancelled
-from .worker_memory import Memory, Weights
+from .worker_memory import PublishedWeights, WorkerMemory
 
-# What the trainer says, after the pool's common setup and the worker's number …
+
+@dataclass(frozen=True)
+class Setup:
+    """First message to a worker."""
+
+    pool: bytes
+    """pickled by value: the pool's `PoolSpec`, and environments that the trainer has registered"""
+    number: int
+    """of this worker"""
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,11 @@ class Fill:
     slot: int
 
 
-# … and what a worker says; or a `PacelineError`, which the trainer raises in turn.
-
-
 @dataclass(frozen=True)
 class Ready:
     snapshot: Snapshot
     different: list[Difference]
-    """columns that did not come out as they were"""
+    """columns whose replay came out different"""
 
 
 @dataclass(frozen=True)
@@ -74,29 +75,33 @@ class Done:
 
 @dataclass(frozen=True)
 class Crashed:
-    """This process can't go on, which another might."""
+    """This process can't go on; another might."""
 
     cause: str
-    trace: str
+    traceback: str
 
+
+ToWorker: TypeAlias = Setup | Begin | Fill
+FromWorker: TypeAlias = Ready | Done | Crashed | LogMessage | PacelineError
+"""The trainer raises a `PacelineError`."""
+TrainerChannel: TypeAlias = Channel[FromWorker, ToWorker]
 
 DISCONNECTED = (EOFError, BrokenPipeError, ConnectionResetError, RolloutCancelled)
 
 
-def main(connection: int, memory: int, trainer: int) -> NoReturn:
-    """The whole life of a worker, given its descriptors and the trainer's process id."""
+def main(connection: int, memory: int) -> NoReturn:
+    """A worker from its start to its end, given the descriptors of its channel and its memory."""
     code = 1
     try:
         with suppress(PermissionError):  # where it leads a session already
             os.setpgid(0, 0)  # so that what an environment starts can be ended with it
         with suppress(AttributeError, OSError):
-            # Else the first worker that is told to go takes the CPU from the trainer, which is
-            # about to tell the second.
+            # Otherwise the first worker that is asked for a rollout takes the CPU from the trainer
+            # before it has asked the second.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        ignore_signals()
+        ignore_stop_signals()
         faulthandler.enable()
-        end_with(trainer)
-        channel = Channel(Connection(connection))
+        channel: TrainerChannel = Channel(connection)
         try:
             _work(channel, memory)
         except PacelineError as error:
@@ -110,24 +115,14 @@ def main(connection: int, memory: int, trainer: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        leave(code)
+        exit_now(code)
 
 
-class Channel:
-    """The connection to the trainer; what is logged goes over it too, from any thread."""
-
-    def __init__(self, connection: Connection[Any, Any]) -> None:
-        self._connection, self._lock = connection, threading.Lock()
-        self.receive = connection.recv
-
-    def send(self, message: Any) -> None:
-        with self._lock:
-            self._connection.send_bytes(pickle.dumps(message))
-
-
-def _work(channel: Channel, memory_file: int) -> None:
-    common, number = channel.receive()
-    spec, registered = cloudpickle.loads(common)
+def _work(channel: TrainerChannel, memory_file: int) -> None:
+    setup = channel.receive()
+    assert isinstance(setup, Setup)
+    number = setup.number
+    spec, registered = cloudpickle.loads(setup.pool)
     log = logging.getLogger("paceline")
     log.addHandler(LogSender(channel.send))
     log.propagate = False
@@ -138,7 +133,7 @@ def _work(channel: Channel, memory_file: int) -> None:
     first_column = spec.columns_of(number).start
     random.seed(f"{spec.seed} {first_column}")
     np.random.seed([spec.seed, first_column])
-    memory = Memory(memory_file, spec.weights, spec.workers, *spec.slots)
+    memory = WorkerMemory(memory_file, spec.weights, spec.workers, *spec.slots)
     try:
         block = spec.make_block(number, memory.heartbeats[number])
     except EnvironmentFailed as error:  # another attempt may succeed
@@ -148,8 +143,10 @@ def _work(channel: Channel, memory_file: int) -> None:
         _serve(channel, memory.weights, spec.slots_of(number, memory.slots), block)
 
 
-def _serve(channel: Channel, published: Weights, slots: list[Rollout], block: Block) -> None:
-    """Do as the trainer says until it disconnects."""
+def _serve(
+    channel: TrainerChannel, published: PublishedWeights, slots: list[Rollout], block: Block
+) -> None:
+    """Handle the trainer's messages until it disconnects."""
     weights = np.empty(published.size, np.float32)
     while True:
         match channel.receive():

@@ -1,73 +1,51 @@
-"""Memory that the learner and its workers share: weights, slots for rollouts, signs of life.
+"""Memory that the learner and its workers share: weights, rollout slots, heartbeats.
 
-It has no name, so nothing of it can be left behind. Each worker writes its own places only; the
-learner alone writes the weights.
+Each worker writes its own slots and heartbeat only; the learner alone writes the weights.
 """
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import time
 import zlib
-from typing import Any
 
 import numpy as np
 
-from ..processes.hardware import ORDERED
 from ..processes.heartbeat import Heartbeat
+from ..processes.shared_memory import ORDERED, Layout
 from ..rollout import Array, Rollout, RolloutSpec
 
-ALIGNMENT = 64
-"""A cache line: what two processes write must not share one."""
 
-
-class Memory:
-    """The memory as one process sees it."""
+class WorkerMemory:
+    """One process's view of it; `file` is grown to its size by the first that maps it."""
 
     def __init__(
         self, file: int, weights: int, workers: int, slots: int, rollout: RolloutSpec
     ) -> None:
-        """So many published floats, workers, and slots for a rollout each; both sides say so."""
-        self._at, self._buffer = 0, None
-        self._lay_out(weights, workers, slots, rollout)
-        size = self._at
-        if os.fstat(file).st_size < size:
-            os.ftruncate(file, size)
-        self._at, self._buffer = 0, mmap.mmap(file, size)
-        self._lay_out(weights, workers, slots, rollout)
+        """For `weights` published floats and so many workers and slots of one rollout each."""
+        counted = Layout()
+        self._place(counted, weights, workers, slots, rollout)
+        if os.fstat(file).st_size < counted.size:
+            os.ftruncate(file, counted.size)
+        self._place(Layout(mmap.mmap(file, counted.size)), weights, workers, slots, rollout)
 
-    def _lay_out(self, weights: int, workers: int, slots: int, rollout: RolloutSpec) -> None:
-        self.weights = Weights(self._array((4,), np.int64), self._array((weights,), np.float32))
-        self.heartbeats = [self._heartbeat() for _ in range(workers)]
+    def _place(
+        self, layout: Layout, weights: int, workers: int, slots: int, rollout: RolloutSpec
+    ) -> None:
+        header, values = layout.array((4,), np.int64), layout.array((weights,), np.float32)
+        self.weights = PublishedWeights(header, values)
+        self.heartbeats = [layout.structure(Heartbeat) for _ in range(workers)]
         """of each worker"""
-        self.slots = [Rollout.from_spec(rollout, self._array) for _ in range(slots)]
-
-    def _heartbeat(self) -> Heartbeat:
-        place = self._place(ctypes.sizeof(Heartbeat))
-        return Heartbeat() if self._buffer is None else Heartbeat.from_buffer(self._buffer, place)
-
-    def _array(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The next array; while the size is being found out, one that holds nothing."""
-        place = self._place(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
-        if self._buffer is None:
-            return np.empty((0,) * len(shape), dtype)
-        return np.ndarray(shape, dtype, self._buffer, place)
-
-    def _place(self, size: int) -> int:
-        """Where the next so many bytes begin."""
-        begin = -(-self._at // ALIGNMENT) * ALIGNMENT
-        self._at = begin + size
-        return begin
+        self.slots = [Rollout.from_spec(rollout, layout.array) for _ in range(slots)]
 
 
-class Weights:
-    """Published weights under a sequence lock: readers never wait for each other.
+class PublishedWeights:
+    """The latest weights under a sequence lock: readers never wait for each other.
 
-    `header` is [sequence, version, checksum, -]. The sequence is odd while the writer is at work,
-    and a copy during which it changed is thrown away. Where other cores may see writes out of
-    order, a checksum tells as well.
+    `header` is [sequence, version, checksum, -]. The sequence is odd while the writer writes, and a
+    copy during which it changed is discarded. Where other cores may see writes out of order, a
+    checksum is compared as well.
     """
 
     def __init__(self, header: Array, values: Array, checked: bool = not ORDERED) -> None:
@@ -86,7 +64,7 @@ class Weights:
         header[0] += 1
         self._values[:] = weights
         header[1] = version
-        header[2] = self._sum(self._values, version)
+        header[2] = self._checksum(self._values, version)
         header[0] += 1
 
     def read(self, out: Array) -> int:
@@ -97,9 +75,9 @@ class Weights:
             if before % 2 == 0:
                 out[:] = self._values
                 version, checksum = int(header[1]), int(header[2])
-                if header[0] == before and checksum == self._sum(out, version):
+                if header[0] == before and checksum == self._checksum(out, version):
                     return version
             time.sleep(0)
 
-    def _sum(self, values: Array, version: int) -> int:
+    def _checksum(self, values: Array, version: int) -> int:
         return zlib.crc32(values.data, version & 0xFFFFFFFF) if self._checked else 0

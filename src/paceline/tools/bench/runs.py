@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ...errors import PacelineError
-from ...processes.hardware import end_with_parent
+from ...processes.lifetime import terminate
+from ...processes.start import start_python
 from ...processes.stopping import handling
 
 ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
@@ -57,24 +57,16 @@ def flags_of(options: Mapping[str, str]) -> list[str]:
 def started(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`paceline` with these, in a session of its own: Ctrl-C is for us to pass on."""
     with log.open("ab") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "paceline", *arguments],
-            stdin=subprocess.DEVNULL,
+        process = start_python(
+            "paceline.cli.commands:main",
+            argv=["paceline", *arguments],
             stdout=subprocess.DEVNULL,
             stderr=said,
-            start_new_session=True,
-            preexec_fn=end_with_parent if sys.platform == "linux" else None,
         )
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        terminate(process, GRACE)
 
 
 def _errors(folder: Path) -> Path:

@@ -10,7 +10,6 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,8 @@ from typing import Any
 
 from ...config.text import printable
 from ...errors import BadInput
-from ...processes.hardware import THREAD_VARIABLES, end_with_parent, nameless_file
+from ...processes.shared_memory import anonymous_file
+from ...processes.start import SINGLE_THREADED, start_python
 from .finding import Finding
 from .request import CALLS, CallHeartbeat, Request
 
@@ -58,7 +58,7 @@ class Job:
 
 def watched(job: str, request: Request, hashing: int, doing: Callable[[str], Any]) -> Job:
     """Run a job of `child` to its end, or to the environment's; a refusal is raised here."""
-    memory = nameless_file()
+    memory = anonymous_file()
     os.truncate(memory, ctypes.sizeof(CallHeartbeat))
     told, telling = os.pipe()
     process = _started(job, request, hashing, telling, memory)
@@ -83,21 +83,14 @@ def _started(
     job: str, request: Request, hashing: int, telling: int, memory: int
 ) -> subprocess.Popen[bytes]:
     """An interpreter that finds the same modules; `hashing` decides the order of its sets."""
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    code = (
-        f"import sys; sys.path[:] = {path!r}; from paceline.tools.check.child import main; "
-        f"main({job!r}, {telling}, {memory})"
-    )
-    single = dict.fromkeys(THREAD_VARIABLES, "1")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
+    process = start_python(
+        "paceline.tools.check.child:main",
+        *(job, telling, memory),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         pass_fds=(telling, memory),
-        start_new_session=True,
-        env=os.environ | single | {"PYTHONHASHSEED": str(hashing)},
-        preexec_fn=end_with_parent if sys.platform == "linux" else None,
+        env=os.environ | SINGLE_THREADED | {"PYTHONHASHSEED": str(hashing)},
     )
     assert process.stdin is not None
     with suppress(BrokenPipeError):

@@ -19,6 +19,7 @@ import psutil
 
 from ...config.text import several
 from ...processes import hardware
+from ...storage.compiler_cache import CACHE, compiled_cache
 from ..findings import Bytes, Finding, Report, ordered
 from . import machine, software
 from .cgroups import memory_allowance, process_allowance
@@ -124,7 +125,7 @@ def _temporary() -> Finding:
 
 
 def _cache() -> Finding:
-    folder = os.environ.get(hardware.CACHE) or hardware.compiled_cache()
+    folder = os.environ.get(CACHE) or compiled_cache()
     return machine.cache(Path(folder), os.environ.get("HOME", ""))
 
 

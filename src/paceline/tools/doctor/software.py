@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from ...config.text import listed
-from ...processes.hardware import wanted_compiler
+from ...storage.compiler_cache import wanted_compiler
 from ..findings import Finding
 from .rules import INSTALL_COMPILER, RULES
 

@@ -1,7 +1,4 @@
-"""Groups: ranks that add up tensors and pass objects round, each kind in its own way.
-
-Each has `sum`, `gather` and `close` of `Sync`, for its own ranks.
-"""
+"""Collectives: `sum`, `gather` and `close` of `Sync` through shared memory, torch, or both."""
 
 from __future__ import annotations
 
@@ -19,28 +16,27 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from ..errors import LostRank
-from ..processes.heartbeat import Heartbeat
+from ..processes.heartbeat import TICK, Heartbeat
 from ..rollout import Array
-from .beat import TICK
-from .rank_memory import SLOT, Segment
-from .rendezvous import Meeting, Watch
+from .rank_memory import SLOT, RankMemory
+from .rendezvous import RankGroup, RankMonitor
 from .wire import decode, encode
 
 YIELDS = 2000
 NAP = 1e-4
-GOING = 1.0
+EXIT_SECONDS = 1.0
 """Seconds from the end of a process's connections to its own, at most."""
-HOURS = timedelta(hours=24)
-"""Nothing ends a wait but the watch."""
-BEAT = 1.0
-"""Seconds between two signs of life that go through the store, at most."""
+NO_TIMEOUT = timedelta(hours=24)
+"""The monitor ends a wait, not torch."""
+STORE_BEAT = 1.0
+"""Seconds between two heartbeats that go through the store, at most."""
 
 
-class Shared:
-    """Ranks of one host, through memory. Sums in the order of ranks are the same to the bit."""
+class SharedMemoryCollectives:
+    """Ranks of one host. Summed in the order of ranks, so that all get the same bits."""
 
-    def __init__(self, segment: Segment) -> None:
-        self._segment = segment
+    def __init__(self, memory: RankMemory) -> None:
+        self._memory = memory
 
     def sum(self, buffer: Tensor) -> None:
         mine = buffer.numpy(force=True)
@@ -52,52 +48,59 @@ class Shared:
             buffer.copy_(torch.from_numpy(flat.reshape(mine.shape)))
 
     def _sum(self, flat: Array) -> None:
-        first, second, *rest = self._segment.exchange(flat)
+        first, second, *rest = self._memory.exchange(flat)
         np.add(first, second, out=flat)
         for other in rest:
             flat += other
 
     def gather(self, item: Any) -> list[Any]:
         mine = np.frombuffer(encode(item), np.uint8)
-        sizes = [int(n[0]) for n in self._segment.exchange(np.array([mine.size]))]
+        sizes = [int(n[0]) for n in self._memory.exchange(np.array([mine.size]))]
         found = [bytearray() for _ in sizes]
         padded = np.zeros(max(sizes), np.uint8)
         padded[: mine.size] = mine
         for begin in range(0, padded.size, SLOT):
-            parts = self._segment.exchange(padded[begin : begin + SLOT])
+            parts = self._memory.exchange(padded[begin : begin + SLOT])
             for whole, part in zip(found, parts, strict=True):
                 whole += part.data
         return [decode(bytes(whole[:size])) for whole, size in zip(found, sizes, strict=True)]
 
     def close(self) -> None:
-        self._segment.close()
+        self._memory.close()
 
 
-class Torch:
-    """Ranks anywhere, through torch.distributed; others see whether what this one shows changes."""
+class TorchCollectives:
+    """Some `ranks` of a group, on any hosts, through torch.distributed.
+
+    `published` is what other ranks take for this one's heartbeat.
+    """
 
     def __init__(
         self,
-        meeting: Meeting,
+        group: RankGroup,
         ranks: Sequence[int],
         backend: str,
         device: torch.device,
         timeout: float,
         heartbeat: Heartbeat,
-        shown: Heartbeat | memoryview,
+        published: Heartbeat | memoryview,
     ) -> None:
-        self._place, self._size, self._device = ranks.index(meeting.rank), len(ranks), device
-        self._others = [rank for rank in ranks if rank != meeting.rank]
+        self._place, self._size, self._device = ranks.index(group.rank), len(ranks), device
+        self._others = [rank for rank in ranks if rank != group.rank]
         self._heartbeat = heartbeat
-        self._beats = Beats(meeting, shown, timeout, self._others)
-        self._watch = Watch(meeting, self._beats.sign, timeout)
-        self._given_up = False
-        """whether an operation is still under way, whose end nobody will wait for"""
-        store = PrefixStore(f"group/{ranks[0]}", meeting.store)
+        self._beats = StoreHeartbeats(group, published, timeout, self._others)
+        self._monitor = RankMonitor(group, self._beats.latest, timeout)
+        self._aborted = False
+        """whether a rank was lost during an operation, which then never ends"""
+        store = PrefixStore(f"group/{ranks[0]}", group.store)
         dist.init_process_group(
-            backend, store=store, rank=self._place, world_size=self._size, timeout=meeting.patience
+            backend,
+            store=store,
+            rank=self._place,
+            world_size=self._size,
+            timeout=group.join_timeout,
         )
-        _set_pg_timeout(HOURS)
+        _set_pg_timeout(NO_TIMEOUT)
 
     def sum(self, buffer: Tensor) -> None:
         there = buffer.to(self._device)
@@ -117,45 +120,50 @@ class Torch:
         return [decode(row[:size].numpy().tobytes()) for row, size in found]
 
     def _finish(self, work: Any) -> None:
-        """Wait without sleeping for as long as it usually takes; then in naps, with looks."""
-        yields, looked = 0, time.monotonic()
+        """Wait without sleeping for as long as it usually takes; then sleep, checking others."""
+        yields, checked = 0, time.monotonic()
         while not work.is_completed():
             if yields < YIELDS:
                 yields += 1
                 os.sched_yield()
                 continue
             time.sleep(NAP)
-            if time.monotonic() - looked >= TICK:
-                looked = time.monotonic()
+            if time.monotonic() - checked >= TICK:
+                checked = time.monotonic()
                 self._heartbeat.beats += 1
-                self._look()
+                self._check_others()
         self._heartbeat.beats += 1
         try:
             work.wait()
         except RuntimeError as error:
             cause = str(error).strip().splitlines()[0][:200]
-            end = time.monotonic() + GOING  # connections break before the process has gone
+            end = time.monotonic() + EXIT_SECONDS  # connections break before the process ends
             while time.monotonic() < end:
-                self._look()
+                self._check_others()
                 time.sleep(0.01)
             raise LostRank(f"another rank has gone: {cause}") from None
 
-    def _look(self) -> None:
-        self._given_up = True
-        self._watch.look(self._others)
-        self._given_up = False
+    def _check_others(self) -> None:
+        self._aborted = True
+        self._monitor.check(self._others)
+        self._aborted = False
 
     def close(self) -> None:
         self._beats.close()
-        self._watch.close()
-        if not self._given_up:  # else it would wait for the operation to end
+        self._monitor.close()
+        if not self._aborted:  # else this would wait for the operation to end
             dist.destroy_process_group()
 
 
-class Hosts:
+class HierarchicalCollectives:
     """Ranks on several hosts: memory within each of them, the network between their first ranks."""
 
-    def __init__(self, here: Shared, between: Torch | None, hosts: list[list[int]]) -> None:
+    def __init__(
+        self,
+        here: SharedMemoryCollectives,
+        between: TorchCollectives | None,
+        hosts: list[list[int]],
+    ) -> None:
         self._here, self._between = here, between
         self._order = [rank for host in hosts for rank in host]
 
@@ -181,36 +189,40 @@ class Hosts:
         self._here.close()
 
 
-class Beats:
-    """Signs of life that go through the store, for ranks that have no memory in common."""
+class StoreHeartbeats:
+    """Heartbeats that go through the store, for ranks that have no memory in common."""
 
     def __init__(
-        self, meeting: Meeting, shown: Heartbeat | memoryview, timeout: float, others: list[int]
+        self,
+        group: RankGroup,
+        published: Heartbeat | memoryview,
+        timeout: float,
+        others: list[int],
     ) -> None:
-        self._store, self._rank, self._shown = meeting.store, meeting.rank, shown
-        self._every, self._others = min(BEAT, timeout / 8), others
-        self._signs: dict[int, bytes] = {}
+        self._store, self._rank, self._published = group.store, group.rank, published
+        self._interval, self._others = min(STORE_BEAT, timeout / 8), others
+        self._latest: dict[int, bytes] = {}
         self._over = threading.Event()
-        self._tell()
-        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self._publish()
+        self._thread = threading.Thread(target=self._exchange, daemon=True)
         self._thread.start()
 
-    def sign(self, rank: int) -> bytes:
-        """The latest; a store that does not answer leaves it as it was."""
-        return self._signs.get(rank, b"")
+    def latest(self, rank: int) -> bytes:
+        """Unchanged while the store does not answer."""
+        return self._latest.get(rank, b"")
 
-    def _tell(self) -> None:
-        self._store.set(f"sign/{self._rank}", bytes(self._shown).hex())
+    def _publish(self) -> None:
+        self._store.set(f"heartbeat/{self._rank}", bytes(self._published).hex())
 
-    def _go_on(self) -> None:
-        while not self._over.wait(self._every):
+    def _exchange(self) -> None:
+        while not self._over.wait(self._interval):
             try:
-                self._tell()
+                self._publish()
                 for rank in self._others:
-                    self._signs[rank] = self._store.get(f"sign/{rank}")
+                    self._latest[rank] = self._store.get(f"heartbeat/{rank}")
             except RuntimeError:
                 return
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join(BEAT)  # it may wait for a store that has gone
+        self._thread.join(STORE_BEAT)  # it may wait for a store that is gone
