@@ -68,9 +68,9 @@ def main(arguments: list[str] | None = None) -> None:
     keep_standard_streams()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, exit codes of children are lost
     if arguments[:1] in (["train"], ["resume"], ["eval"]) and not RANK_VARIABLES & set(os.environ):
-        from ..processes.watchdog import watched
+        from ..processes.watchdog import start_watchdog
 
-        watched()
+        start_watchdog()
     adopt_orphans()
     os.environ |= dict.fromkeys(THREAD_VARIABLES, "1")  # before numpy or torch is imported
     for stream in (sys.stdout, sys.stderr):
@@ -79,9 +79,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = run(arguments)
     except BaseException:  # a bug: its traceback says more than the watchdog's message
-        from ..processes.watchdog import leaving
+        from ..processes.watchdog import stop_watchdog
 
-        leaving()
+        stop_watchdog()
         raise
     _exit(code)
 
@@ -169,10 +169,10 @@ def _print_error(text: str) -> None:
 def _exit(code: int) -> NoReturn:
     """Exit, and end every process and thread that an environment has left running."""
     from ..processes.lifetime import end_descendants
-    from ..processes.watchdog import leaving
+    from ..processes.watchdog import stop_watchdog
 
     code = _flush(code)
-    leaving()
+    stop_watchdog()
     if set(os.environ) >= RANK_VARIABLES:
         # The interpreter's own exit would wait for collectives with ranks that are gone.
         end_descendants()

@@ -65,7 +65,7 @@ def resume_command(arguments: list[str]) -> int:
 def follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: Topology) -> int:
     """Train and show the reports; a signal ends the run after the current iteration."""
     from ..processes.lifetime import end_with
-    from ..processes.stopping import Stop, StopNow, handling
+    from ..processes.stopping import Stop, StopNow, handle_stop_signals
     from ..storage.compiler_cache import CACHE, compiled_cache
     from .console import Console, WarningConsole
 
@@ -76,7 +76,7 @@ def follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: To
     with (
         closing(WarningConsole(topology.rank) if topology.rank else Console()) as console,
         _log_to(console),
-        handling(stop.handle),
+        handle_stop_signals(stop.handle),
         suppress(StopNow),
         closing(start(stop)) as reports,  # type: ignore[type-var]
     ):

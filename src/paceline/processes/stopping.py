@@ -1,8 +1,8 @@
-"""Stopping: what a signal asks for, and what happens until it is obeyed.
+"""Stopping a run by a signal.
 
-The first signal is noted, and the run ends after its iteration. Where that takes longer than
-`GRACE` seconds (an environment that hangs, an evaluation, a compiler), `StopNow` is raised there;
-where even that does not help, the process ends as it is. A second signal ends it at once.
+After the first signal the run ends with its iteration. Where that takes longer than `GRACE` seconds
+(an environment that hangs, an evaluation, a compiler), `StopNow` is raised there; where even that
+does not help, the process is ended. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import StoppedEarly
-from .lifetime import end_descendants
-from .watchdog import KINDS, LIMIT, heard, leaving
+from .lifetime import STOP_SIGNALS, end_descendants
+from .watchdog import LIMIT, signal_handled, stop_watchdog
 
 log = logging.getLogger("paceline")
 
-ANNOUNCED = 1.0
-"""Seconds after which a stop that is still under way is announced."""
+ANNOUNCE_AFTER = 1.0
+"""Seconds after which a message says that the run is stopping."""
 GRACE = 3.0
 TICK = 0.5
 
@@ -33,12 +33,12 @@ _interruptible = 0
 
 
 class StopNow(BaseException):
-    """Raised in an `interruptible` block; no environment's `except Exception` keeps it."""
+    """Raised in an `interruptible` block; an environment's `except Exception` does not catch it."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """What is done within may be left at any point without harm to what a checkpoint holds."""
+    """A block that may be left at any point without damage to what checkpoints hold."""
     global _interruptible
     _interruptible += 1
     try:
@@ -48,39 +48,42 @@ def interruptible() -> Iterator[None]:
 
 
 class Stop:
-    """Handles signals; `insist` where this process alone decides when the run stops."""
+    """Handles signals; calling it tells whether to stop.
+
+    With `insist`, where no other process decides when the run stops, it enforces the stop.
+    """
 
     def __init__(self, insist: bool) -> None:
         self._insist = insist
         self.name: str | None = None
         """of the first signal"""
-        self._reminding = False
+        self._raising = False
 
     def __call__(self) -> bool:
         return self.name is not None
 
     def handle(self, number: int, frame: Any) -> None:
-        heard()
-        if self._reminding:
-            self._reminding = False
+        signal_handled()
+        if self._raising:
+            self._raising = False
             if _interruptible:
                 raise StopNow
         elif self.name is not None:
-            end_at_once()
+            abort()
         else:
             self.name = signal.Signals(number).name
             if self._insist:
-                threading.Thread(target=self._remind, args=(number,), daemon=True).start()
+                threading.Thread(target=self._enforce, args=(number,), daemon=True).start()
 
-    def _remind(self, number: int) -> None:
-        """See to it that the main thread stops."""
-        time.sleep(ANNOUNCED)
+    def _enforce(self, number: int) -> None:
+        """In a thread: make sure that the main thread stops."""
+        time.sleep(ANNOUNCE_AFTER)
         log.info("%s: the run stops after this iteration; a second signal ends it", self.name)
-        time.sleep(GRACE - ANNOUNCED)
+        time.sleep(GRACE - ANNOUNCE_AFTER)
         waited = 0.0
         while waited < LIMIT - GRACE:
             if _interruptible:
-                self._reminding = True
+                self._raising = True
                 signal.pthread_kill(threading.main_thread().ident or 0, number)
                 waited += TICK
             time.sleep(TICK)
@@ -90,22 +93,22 @@ class Stop:
             file=sys.stderr,
             flush=True,
         )
-        end_at_once()
+        abort()
 
 
-def end_at_once() -> NoReturn:
-    leaving()
+def abort() -> NoReturn:
+    stop_watchdog()
     end_descendants()
     os._exit(StoppedEarly.exit_code)
 
 
 @contextmanager
-def handling(handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    """Call `handler` for signals that ask for the end, but for those that were to be ignored.
+def handle_stop_signals(handler: Callable[[int, Any], Any]) -> Iterator[None]:
+    """Call `handler` for SIGINT, SIGTERM and SIGHUP, except for those that are ignored.
 
-    nohup, and shells for what they run in the background, have a process ignore some of them.
+    nohup, and shells for background jobs, have a process ignore some of them.
     """
-    before = {kind: signal.getsignal(kind) for kind in KINDS}
+    before = {kind: signal.getsignal(kind) for kind in STOP_SIGNALS}
     ours = [kind for kind, handled in before.items() if handled != signal.SIG_IGN]
     for kind in ours:
         signal.signal(kind, handler)

@@ -1,39 +1,40 @@
-"""Watchdog: a small process beside a command, for what the command can't say or do any more.
+"""Watchdog: a small process beside a command, for what the command itself can no longer do.
 
-It says so when the command ends in the middle: an environment calls os._exit, native code crashes,
-the kernel kills it. And it ends a command that no signal reaches, since native code that never
-returns keeps the interpreter. It is nobody's child, and ends with the command.
+It prints a message when the command ends in the middle of its work: an environment calls os._exit,
+native code crashes, the kernel kills it. And it kills a command that handles no signal, since
+native code that never returns keeps the interpreter from running. That is why it is a process, and
+not one of the hang detectors of `heartbeat.py`. It is not a child of the command, and ends with it.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import time
 from contextlib import suppress
 
-KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask a process to end."""
+from .lifetime import STOP_SIGNALS, wait_readable
+
 LIMIT = 10.0
 """Seconds after a signal in which a command that can't stop ends itself; see `stopping.py`."""
-DONE, HEARD = b"\0", b"\xff"
-LATE = LIMIT + 5.0
-"""Seconds after a signal of which the interpreter has not heard."""
+UNHANDLED_LIMIT = LIMIT + 5.0
+"""Seconds after which a command is killed whose interpreter has not handled a signal."""
+DONE, HANDLED = b"\0", b"\xff"
+"""Messages to the watchdog, beside the numbers of signals that the kernel delivers."""
 
-_line: socket.socket | None = None
+_connection: socket.socket | None = None
 """To the watchdog, if there is one."""
 
 
-def watched() -> None:
-    """Start it, before anything else has been started; where the system can't, go without."""
-    global _line
-    if not hasattr(os, "pidfd_open") or _line is not None:
+def start_watchdog() -> None:
+    """Before anything else is started; without one where the system has no pidfd."""
+    global _connection
+    if not hasattr(os, "pidfd_open") or _connection is not None:
         return
     with suppress(OSError):
         command = os.pidfd_open(os.getpid())
-        _line, theirs = socket.socketpair()
+        _connection, theirs = socket.socketpair()
         child = os.fork()
         if child == 0:
             if os.fork() == 0:
@@ -42,78 +43,80 @@ def watched() -> None:
         os.waitpid(child, 0)
         os.close(command)
         theirs.close()
-        _line.setblocking(False)
-        signal.set_wakeup_fd(_line.fileno(), warn_on_full_buffer=False)
+        _connection.setblocking(False)
+        signal.set_wakeup_fd(_connection.fileno(), warn_on_full_buffer=False)
 
 
-def heard() -> None:
-    """The interpreter has taken note of a signal, and will obey."""
-    _send(HEARD)
+def signal_handled() -> None:
+    """The interpreter has seen a signal, and the command will stop."""
+    _send(HANDLED)
 
 
-def leaving() -> None:
+def stop_watchdog() -> None:
     """The command ends as it should."""
-    global _line
+    global _connection
     _send(DONE)
-    if _line is not None:
-        with suppress(ValueError):  # where this is not the main thread, the process ends anyway
+    if _connection is not None:
+        with suppress(ValueError):  # not in the main thread: the process is about to end
             signal.set_wakeup_fd(-1)
-            _line.close()
-            _line = None
+            _connection.close()
+            _connection = None
 
 
-def _send(what: bytes) -> None:
-    if _line is not None:
+def _send(message: bytes) -> None:
+    if _connection is not None:
         with suppress(OSError):
-            _line.send(what)
+            _connection.send(message)
 
 
-def _watch(line: socket.socket, command: int) -> None:
-    """The watchdog's life."""
-    os.setsid()  # what the terminal sends is not for it
-    for kind in KINDS:
-        signal.signal(kind, signal.SIG_IGN)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    for number in range(3, 256):
-        if number not in (line.fileno(), command):
-            with suppress(OSError):
-                os.close(number)
-    os.chdir("/")
-    poll = select.poll()
-    poll.register(line, select.POLLIN)
-    poll.register(command, select.POLLIN)
-    done, deadline = False, None
+def _watch(connection: socket.socket, command: int) -> None:
+    """In the watchdog: wait for the end of `command` (a pidfd) or a signal it does not handle."""
+    _detach(keep=(connection.fileno(), command))
+    done, deadline, fds = False, None, [connection.fileno(), command]
     while True:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        happened = dict(poll.poll(left))
-        if line.fileno() in happened:
-            message = line.recv(256)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = wait_readable(fds, left)
+        if connection.fileno() in ready:
+            message = connection.recv(256)
             done |= DONE in message
-            if deadline is None and any(kind in message for kind in KINDS):
-                deadline = time.monotonic() + LATE
-            if HEARD in message:
+            if deadline is None and any(kind in message for kind in STOP_SIGNALS):
+                deadline = time.monotonic() + UNHANDLED_LIMIT
+            if HANDLED in message:
                 deadline = None
             if not message:
-                poll.unregister(line)
-        if command in happened:
+                fds.remove(connection.fileno())
+        if command in ready:
             if not done:
-                _tell(
+                _print(
                     "the process ended in the middle of its work: it was killed, or ended by an "
                     "environment or a library"
                 )
             return
         if deadline is not None and time.monotonic() >= deadline:
             signal.pidfd_send_signal(command, signal.SIGKILL)
-            _tell(
+            _print(
                 "no signal reached the process, which was killed: native code, perhaps of an "
                 "environment, did not return"
             )
             return
 
 
-def _tell(text: str) -> None:
+def _detach(keep: tuple[int, ...]) -> None:
+    """From the terminal, the command's files and its directory."""
+    os.setsid()
+    for kind in STOP_SIGNALS:
+        signal.signal(kind, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    for number in range(3, 256):
+        if number not in keep:
+            with suppress(OSError):
+                os.close(number)
+    os.chdir("/")
+
+
+def _print(text: str) -> None:
     with suppress(OSError):
         os.write(
             2,

@@ -18,7 +18,7 @@ from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, Stopp
 from ..processes import launcher
 from ..processes.channel import Channel, LogSender, connect, unpickle
 from ..processes.lifetime import exit_now
-from ..processes.stopping import handling
+from ..processes.stopping import handle_stop_signals
 from ..storage.compiler_cache import CACHE, compiled_cache
 from .launch import STOP, WITHOUT_RANKS, Finished, FromRank, Hello, Job, ToRank
 
@@ -61,7 +61,7 @@ class Rank:
         log.setLevel(logging.INFO)
         log.addHandler(LogSender(self.send, f"rank {rank}: " if rank else ""))
         try:
-            with handling(self._on_signal):
+            with handle_stop_signals(self._on_signal):
                 self._run(unpickle(job, WITHOUT_RANKS))
         except LostRank as error:
             self.send(error)

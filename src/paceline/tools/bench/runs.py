@@ -11,7 +11,7 @@ from pathlib import Path
 from ...errors import PacelineError
 from ...processes.lifetime import terminate
 from ...processes.start import start_python
-from ...processes.stopping import handling
+from ...processes.stopping import handle_stop_signals
 
 ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
 """Budgets that leave it to another when a run ends."""
@@ -96,4 +96,4 @@ def gist(words: str) -> str:
 
 def ended_by_signals() -> AbstractContextManager[None]:
     """What would end this process at once ends its runs first, as Ctrl-C does."""
-    return handling(signal.default_int_handler)
+    return handle_stop_signals(signal.default_int_handler)
