@@ -137,7 +137,7 @@ def test_ones_own_process_is_heard():
         ours = connect(listener.address)
         theirs = listener.accept()
         ours.send("hello")
-        assert theirs.recv() == "hello"
+        assert theirs.receive() == "hello"
         assert listener.accept() is None  # nobody else: it does not wait
         ours.close(), theirs.close()
     finally:
@@ -153,7 +153,7 @@ def test_a_message_that_is_never_finished_ends_its_channel_only(monkeypatch):
         with socket.socket(fileno=os.dup(ours.fileno())) as raw:
             raw.send(b"\0\0")
         with pytest.raises(OSError):
-            theirs.recv()
+            theirs.receive()
         ours.close(), theirs.close()
     finally:
         listener.close()
