@@ -297,7 +297,7 @@ import subprocess, sys, time
 import psutil
 from paceline.processes.hardware import Usage
 
-usage = Usage(every=1.5)
+usage = Usage(interval=1.5)
 alone, nothing = usage.read()
 assert nothing is None
 child = subprocess.Popen([sys.executable, "-c", {code!r}], stdout=subprocess.PIPE)

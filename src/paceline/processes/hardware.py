@@ -1,4 +1,4 @@
-"""What this machine is, and how much of it this process tree uses."""
+"""Hardware: CPUs, memory and threads that this process may use, and how much its tree uses."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from typing import Any
 import psutil
 
 MEMBERSHIP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-"""Where a process' control groups are named, and where they are."""
+"""The control groups of this process, and the root of their file system."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-"""Of glibc's malloc.h."""
+"""From glibc's malloc.h."""
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
+"""CPU flags of bfloat16 instructions."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def available_cpus() -> int:
-    """CPUs that this process may really use: its affinity, and the cgroup's quota."""
+    """CPUs that this process may use: by its affinity and its control group's quota."""
     try:
         cpus = len(affinity())
     except AttributeError:
@@ -37,7 +38,7 @@ def available_cpus() -> int:
 
 
 def bf16_abilities(cpuinfo: str | None = None) -> list[str] | None:
-    """The CPU's instructions for bfloat16; None where the system does not say what it has."""
+    """The CPU's flags for bfloat16 instructions; None where the system does not list flags."""
     if cpuinfo is None:
         try:
             cpuinfo = Path("/proc/cpuinfo").read_text()
@@ -48,13 +49,13 @@ def bf16_abilities(cpuinfo: str | None = None) -> list[str] | None:
 
 
 def cgroup_quota(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> float | None:
-    """CPUs' worth of time that this process' groups and those around them grant it, or None."""
+    """Quota in CPUs: the smallest of this process's control groups and their parents, or None."""
     quotas = [quota for group in control_groups("cpu", proc, root) for quota in _quota_of(group)]
     return min(quotas, default=None)
 
 
 def control_groups(controller: str, proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> list[Path]:
-    """The groups of this process that have a say in it, and those around them."""
+    """Control groups of this process under `controller`, each followed by its parents."""
     try:
         lines = proc.read_text().splitlines()
     except OSError:
@@ -71,7 +72,7 @@ def control_groups(controller: str, proc: Path = MEMBERSHIP, root: Path = CGROUP
 
 
 def _quota_of(folder: Path) -> list[float]:
-    """At most one number: what the files of a control group say, if they are there."""
+    """CPUs' worth of time that a control group (version 2 or 1) grants; empty without a limit."""
     with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text().split()
         return [] if quota == "max" else [int(quota) / int(period)]
@@ -85,13 +86,13 @@ _unbound: set[int] | None = None
 
 
 def affinity() -> set[int]:
-    """CPUs that this process was allowed before it bound itself to some of them."""
+    """CPUs that this process was allowed before `bound` restricted it."""
     return os.sched_getaffinity(0) if _unbound is None else _unbound
 
 
 @contextmanager
 def bound(cpus: list[int]) -> Iterator[None]:
-    """This process, and what it starts, on these CPUs alone; on any if there are none."""
+    """Run this process, and what it starts, on these CPUs only; on any if the list is empty."""
     if not cpus:
         yield
         return
@@ -114,10 +115,10 @@ def cpu_name() -> str:
 
 
 def keep_memory() -> None:
-    """Have this process keep what it frees, where that can be asked for (glibc).
+    """Have malloc keep freed memory (glibc).
 
-    Activations of images are large: given back to the system after every minibatch, their pages are
-    cleared anew for the next one, which takes a tenth of the time of IMPALA's network.
+    Activations of images are large: returned to the system after every minibatch, their pages are
+    zeroed again for the next one, which takes a tenth of the time of IMPALA's network.
     """
     with suppress(AttributeError, OSError):
         allocate = ctypes.CDLL(None).mallopt
@@ -126,13 +127,13 @@ def keep_memory() -> None:
 
 
 def limit_threads(threads: int) -> None:
-    """Set before anything numerical is imported: a small product gains nothing from threads."""
+    """Before numerical libraries are imported: small products gain nothing from threads."""
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads))
 
 
 def description() -> dict[str, Any]:
-    """What a reader needs to know about where a run was made."""
+    """Versions, CPU and command of this process, for the record of a run."""
     versions = {}
     for package in ("paceline", "torch", "gymnasium", "numpy"):
         try:
@@ -150,7 +151,7 @@ def description() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """The commit of the directory the run was started from, if it is a git checkout."""
+    """Commit of the current directory, if it is in a git checkout."""
     with suppress(OSError, subprocess.SubprocessError):
         command = ["git", "rev-parse", "HEAD"]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
@@ -158,18 +159,18 @@ def git_commit() -> str | None:
     return None
 
 
-TOO_SHORT = 0.1
-"""Seconds over which the kernel's clock of CPU time, with ticks of 10 ms, says little."""
+MIN_INTERVAL = 0.1
+"""Seconds below which the kernel's CPU times, with ticks of 10 ms, are too coarse."""
 
 
 class Usage:
-    """Memory and CPU of this process and its children, read every few seconds at most.
+    """Memory and CPU of this process and its descendants, read at most every few seconds.
 
-    To the first rank of a host belong the processes that started its ranks, without the others.
+    The first rank of a host also counts the `launchers` above it, without the other ranks.
     """
 
-    def __init__(self, every: float = 3.0, launchers: int = 0) -> None:
-        self._every, self._read_at, self._cost = every, time.monotonic(), 0.0
+    def __init__(self, interval: float = 3.0, launchers: int = 0) -> None:
+        self._interval, self._read_at, self._cost = interval, time.monotonic(), 0.0
         self._above: list[psutil.Process] = []
         with suppress(psutil.Error):
             self._above = psutil.Process().parents()[:launchers]
@@ -177,12 +178,12 @@ class Usage:
         self._values: tuple[float, float | None] | None = None
 
     def read(self) -> tuple[float, float | None]:
-        """Megabytes, and per cent of one CPU since the last reading (None if that was just now)."""
+        """Megabytes, and per cent of one CPU since the last reading (None if too recent)."""
         now = time.monotonic()
         since = now - self._read_at
-        if self._values is None or since > self._rest(self._values[1]):
+        if self._values is None or since > self._pause(self._values[1]):
             busy = None
-            if since > TOO_SHORT:
+            if since > MIN_INTERVAL:
                 cpu = self._cpu()
                 busy = round(100 * max(0.0, cpu - self._cpu_seconds) / since, 1)
                 self._read_at, self._cpu_seconds = now, cpu
@@ -190,22 +191,22 @@ class Usage:
             self._cost = time.monotonic() - now
         return self._values
 
-    def _rest(self, busy: float | None) -> float:
-        """Seconds between two readings; a run may be over before it would be asked again."""
-        return TOO_SHORT if busy is None else max(self._every, 200 * self._cost)
+    def _pause(self, busy: float | None) -> float:
+        """Seconds until the next reading: short after one without CPU, as the run may end soon."""
+        return MIN_INTERVAL if busy is None else max(self._interval, 200 * self._cost)
 
-    def _total(self, measured: Callable[[psutil.Process], float]) -> float:
-        """Over all processes that tell; none does where /proc is missing."""
+    def _total(self, measure: Callable[[psutil.Process], float]) -> float:
+        """Sum over all processes that can be read; 0 where /proc is missing."""
         total = 0.0
         with suppress(psutil.Error):
             this = psutil.Process()
             for process in (*self._above, this, *this.children(recursive=True)):
                 with suppress(psutil.Error):
-                    total += measured(process)
+                    total += measure(process)
         return total
 
     def _cpu(self) -> float:
-        """Seconds, with those of children that have ended, or what they did would seem undone."""
+        """Seconds, including children that have ended, so that the sum never decreases."""
 
         def seconds(process: psutil.Process) -> float:
             return float(sum(process.cpu_times()[: 2 if process in self._above else 4]))
@@ -214,7 +215,7 @@ class Usage:
 
 
 def memory_mb(process: psutil.Process) -> float:
-    """What a process takes; where that is known, what several share counts once among them."""
+    """Memory of a process; pages shared by several count in equal parts where that is known."""
     with suppress(OSError):
         rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
         if found := re.search(r"^Pss:\s*(\d+)", rollup, re.M):
@@ -224,7 +225,7 @@ def memory_mb(process: psutil.Process) -> float:
 
 @dataclass(frozen=True)
 class Choices:
-    """What is decided once per run from the machine, and kept when it is resumed."""
+    """What is chosen once per run for the machine, and kept when the run is resumed."""
 
     threads: int
     compiled: bool
@@ -234,9 +235,9 @@ class Choices:
 def oom_kills(
     proc: Path = MEMBERSHIP, root: Path = CGROUPS, vmstat: Path = Path("/proc/vmstat")
 ) -> int:
-    """How many processes of this control group the kernel has killed for want of memory.
+    """Count of processes that the kernel has killed for lack of memory.
 
-    Where the group does not say, of the whole machine; 0 where nobody does.
+    In this control group, or else on the whole machine; 0 where neither is reported.
     """
     groups = control_groups("memory", proc, root)
     names = ("memory.events", "memory.oom_control")  # of version 2 and of version 1

@@ -1,4 +1,4 @@
-"""WorkerPool: workers that make rollouts for a sampler, wherever they run."""
+"""WorkerPool: workers that collect rollouts for a sampler, wherever they run."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ TICK = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
-    """All that a pool is made from. Columns are divided equally among the workers, in order."""
+    """What a pool is built from. Columns are divided equally among the workers, in order."""
 
     env_info: EnvInfo
     network: NetworkSpec
     weights: int
-    """floats that are published"""
+    """number of floats that are published"""
     workers: int
     rollout: RolloutSpec
     """of all workers together"""
     seed: int
     first_column: int = 0
     slots_per_worker: int = 0
-    """rollouts that each worker has of its own; 0: all write their columns of a common one"""
+    """rollouts of each worker's own; 0: all workers write their columns of a common one"""
     cpus: Sequence[list[int]]
-    """that each worker may run on alone; an empty list for any"""
+    """CPUs to which each worker is bound; an empty list for any"""
     timeout: float
     """seconds without a heartbeat after which a worker is replaced"""
     max_restarts: int
-    """of one worker in a row, without a finished rollout"""
+    """of one worker in a row without a finished rollout"""
     threads: int = 1
-    """of environments that are stepped as a batch, where there are no workers"""
+    """threads that step a batch of environments, where there are no workers"""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    """of the trainer, which beats while it watches its workers"""
+    """of the trainer, which beats while it waits for its workers"""
 
     @property
     def each(self) -> RolloutSpec:
-        """Rollout of one worker."""
+        """Spec of one worker's rollout."""
         return replace(self.rollout, columns=self.rollout.columns // self.workers)
 
     @property
     def slots(self) -> tuple[int, RolloutSpec]:
-        """How many rollouts the pool has, and of what kind."""
+        """Number of rollouts in the pool, and their spec."""
         own = self.slots_per_worker
         return (own * self.workers, self.each) if own else (1, self.rollout)
 
     def slots_of(self, worker: int, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Those of a worker, out of all `slots`; or its columns of the common one."""
+        """The slots of a worker out of all `rollouts`; or its columns of the common one."""
         if own := self.slots_per_worker:
             return list(rollouts[worker * own : (worker + 1) * own])
         width = self.each.columns
         return [rollouts[0].column_range(worker * width, (worker + 1) * width)]
 
     def columns_of(self, worker: int) -> range:
-        """Numbers of a worker's columns, over all ranks."""
+        """Columns of a worker, numbered over all ranks."""
         width = self.each.columns
         first = self.first_column + worker * width
         return range(first, first + width)
@@ -79,47 +79,47 @@ class PoolSpec:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A finished rollout, in a slot that is the learner's until the next `fill` of it."""
+    """A finished rollout. Its slot belongs to the learner until the next `fill` of it."""
 
     worker: int
     slot: int
     rollout: Rollout
     episodes: list[Episode]
     snapshot: Snapshot
-    """where its columns stand after it"""
+    """state of its columns after it"""
 
 
 class WorkerPool(Counters, Protocol):
-    """Workers by number. One that dies or hangs is replaced and brought back to where its ledger
-    stands; if that fails too often, any of the calls raises `EnvironmentFailed`."""
+    """Workers by number. One that dies or hangs is replaced, and replays to its ledger's latest
+    snapshot; if that fails too often, any of the calls raises `EnvironmentFailed`."""
 
     @property
     def spec(self) -> PoolSpec: ...
 
     @property
     def ledgers(self) -> Sequence[Ledger]:
-        """Of each worker. The pool notes every rollout there, the sampler what was learnt from."""
+        """Of each worker. The pool records every rollout there, the sampler those it consumed."""
 
     @property
     def common(self) -> Rollout:
         """The rollout of all columns, where workers have no slots of their own."""
 
     def begin(self) -> list[Difference]:
-        """Begin the first episodes, or the ledgers', once; the columns that came out different."""
+        """Begin the first episodes, or replay the ledgers'; columns whose replay differs."""
 
     def publish(self, weights: Array, version: int) -> None:
-        """Act with these weights in every rollout that is begun from now on."""
+        """Use these weights in every rollout that begins from now on."""
 
     def fill(self, worker: int, slot: int) -> None:
-        """Have a worker make its next rollout, after those that it was asked for before."""
+        """Queue a worker's next rollout, which it writes into this slot."""
 
-    def arrivals(self, patience: float) -> list[Arrival]:
-        """Rollouts that have come in, each worker's in order; none after so many seconds."""
+    def arrivals(self, timeout: float) -> list[Arrival]:
+        """Rollouts that have arrived, each worker's in order; empty after `timeout` seconds."""
 
     def acting_version(self, worker: int) -> int:
-        """Version of the weights of a worker's oldest rollout that has not come in.
+        """Version of the weights of a worker's oldest queued rollout; the latest if it has none.
 
-        Never a later one than it will name; the latest, if it was asked for none.
+        A lower bound: never later than the version that rollout will carry.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""ProcessPool: workers that are processes of this machine; replaced when they die or hang."""
+"""ProcessPool: workers that are processes of this machine, replaced when they die or hang."""
 
 from __future__ import annotations
 
@@ -134,21 +134,21 @@ class ProcessPool:
         filling.pending.append(slot)
         self._send(filling, Fill(slot))
 
-    def arrivals(self, patience: float) -> list[Arrival]:
-        return [event for event in self._events(patience) if isinstance(event, Arrival)]
+    def arrivals(self, timeout: float) -> list[Arrival]:
+        return [event for event in self._events(timeout) if isinstance(event, Arrival)]
 
     def acting_version(self, worker: int) -> int:
         acting = self._workers[worker]
         if not acting.pending or not acting.ready:
             return self._memory.weights.version
-        # Before the rollout is begun, its slot shows an older one.
+        # Before the rollout begins, its slot still has the version of an older one.
         return int(acting.slots[acting.pending[0]].version[0])
 
-    def _events(self, patience: float) -> Iterator[Ready | Arrival]:
+    def _events(self, timeout: float) -> Iterator[Ready | Arrival]:
         """Wait for messages of workers and handle them; workers that died or hang are replaced."""
         began = time.perf_counter()
         with interruptible():
-            ready = self._selector.select(patience)
+            ready = self._selector.select(timeout)
         self.t_wait += time.perf_counter() - began
         for key, _ in ready:
             worker: Worker = key.data
