@@ -103,7 +103,7 @@ def failing_in_all_workers_but_one(folder):
 
 def test_a_run_that_fails_before_all_workers_have_begun_leaves_no_half_checkpoint(tmp_path):
     config = config_of(failing_in_all_workers_but_one(tmp_path), tmp_path, max_restarts=1)
-    with pytest.raises(EnvironmentFailed, match="exit code 7"):
+    with pytest.raises(EnvironmentFailed, match="exited with 7"):
         list(paceline.train(config))
     assert not list((tmp_path / "run" / "checkpoints").glob("0*"))
 

@@ -472,7 +472,7 @@ def test_a_stopped_worker_is_replaced_after_the_timeout(session, undisturbed, ca
 
 HOW = {
     "segfault": "was killed by SIGSEGV",
-    "exit": "ended with exit code 5",
+    "exit": "exited with 5",
     "sleep": "showed no sign of life for [345] s.*",
     "burn": "showed no sign of life for [345] s.*",
     "stop": "showed no sign of life for [345] s.*",
@@ -568,7 +568,7 @@ def test_a_worker_that_always_crashes_ends_the_run_with_its_cause_and_a_checkpoi
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("case", "what", "cause"), [("ppo", "exit", "exit code 5"), ("impala", "segfault", "SIGSEGV")]
+    ("case", "what", "cause"), [("ppo", "exit", "exited with 5"), ("impala", "segfault", "SIGSEGV")]
 )
 def test_a_worker_that_crashes_from_its_first_step_on_ends_the_run(session, case, what, cause):
     with pytest.raises(EnvironmentFailed, match=cause) as caught:

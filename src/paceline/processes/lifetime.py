@@ -102,7 +102,7 @@ def exit_reason(code: int | None) -> str:
     if code is None:
         return "is gone"
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"exited with {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ...errors import PacelineError
-from ...processes.lifetime import terminate
+from ...processes.lifetime import exit_reason, terminate
 from ...processes.start import start_python
 from ...processes.stopping import handle_stop_signals
 
@@ -81,9 +81,11 @@ def exit_code(code: int) -> int:
 def cause(errors: Path, code: int) -> str:
     """How a run ended, and its last words."""
     lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    ended = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
     return "\n".join(
-        [f"a training run {ended}{'; it said last:' * bool(lines)}", *lines[-LAST_LINES:]]
+        [
+            f"a training run {exit_reason(code)}{'; it said last:' * bool(lines)}",
+            *lines[-LAST_LINES:],
+        ]
     )
 
 

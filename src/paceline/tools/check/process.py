@@ -8,9 +8,7 @@ import mmap
 import os
 import re
 import selectors
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +16,8 @@ from typing import Any
 
 from ...config.text import printable
 from ...errors import BadInput
+from ...processes.heartbeat import HangDetector
+from ...processes.lifetime import exit_reason, kill_group
 from ...processes.shared_memory import anonymous_file
 from ...processes.start import SINGLE_THREADED, start_python
 from .finding import Finding
@@ -108,7 +108,7 @@ def _followed(
 ) -> tuple[Job, bool]:
     """All it tells until it has nothing more to tell; and whether it was still at it, in vain."""
     job, rest = Job(), b""
-    last, since = heartbeat[:], time.monotonic()
+    hangs = HangDetector(LOOK)
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         for source in (told, process.stdout.fileno()):
@@ -126,17 +126,18 @@ def _followed(
                     selector.unregister(source)
                 elif source == told:
                     *lines, rest = (rest + chunk).split(b"\n")
-                    since = time.monotonic()
+                    hangs.forget(0)
                     for message in map(json.loads, lines):
                         job.messages.append(message)
                         if "doing" in message:
                             doing(message["doing"])
                 else:
                     job.wrote(chunk)
-            if heartbeat[:] != last:
-                last, since = heartbeat[:], time.monotonic()
-            elif time.monotonic() - since > (timeout if _kind(last) else max(timeout, STARTING)):
-                return job, True
+            if hangs.due:
+                beat = heartbeat[:]
+                silent = hangs.look({0: beat})[0]
+                if silent > (timeout if _kind(beat) else max(timeout, STARTING)):
+                    return job, True
 
 
 def _kind(heartbeat: bytes) -> int:
@@ -146,8 +147,7 @@ def _kind(heartbeat: bytes) -> int:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """It and all that it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_group(process.pid)
     process.wait()
     assert process.stdout is not None
     process.stdout.close()
@@ -170,10 +170,6 @@ def _hung(kind: str, timeout: float) -> Finding:
 
 
 def _gone(kind: str, code: int, job: Job) -> Finding:
-    try:
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    except ValueError:
-        how = f"was killed by signal {-code}"
     text = job.last.decode(errors="replace")
     stack = re.search(r'File "([^"\n]+)", line (\d+) in \w+', text)
     place = f" ({stack[1]}:{stack[2]})" if stack else ""
@@ -182,7 +178,7 @@ def _gone(kind: str, code: int, job: Job) -> Finding:
     return Finding(
         "wrong",
         "process",
-        f"its process {how} {_where(kind)}{place}{last}",
+        f"its process {exit_reason(code)} {_where(kind)}{place}{last}",
         "it takes the whole process with it: without workers, the run",
         "mend the native code, or the call of os._exit, that ends the process",
     )
