@@ -108,11 +108,8 @@ class Hogwild(Sync):
         self._totals[self.rank] += sums
         for episode in episodes:
             count = int(self._counts[self.rank, 0])
-            self._episodes[self.rank, count % RING] = (
-                episode.column,
-                episode.total,
-                episode.length,
-            )
+            row = episode.column, episode.total, episode.length
+            self._episodes[self.rank, count % RING] = row
             self._counts[self.rank] = count + 1
         total = self._totals.sum(0)
         since, self._last_total = total - self._last_total, total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -57,16 +58,20 @@ def flags_of(options: Mapping[str, str]) -> list[str]:
 def started(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`paceline` with these, in a session of its own: Ctrl-C is for us to pass on."""
     with log.open("ab") as said:
-        process = start_python(
-            "paceline.cli.commands:main",
-            argv=["paceline", *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-        )
+        entry, quiet = f"{__name__}:run_command", subprocess.DEVNULL
+        process = start_python(entry, arguments, stdout=quiet, stderr=said)
     try:
         yield process
     finally:
         terminate(process, GRACE)
+
+
+def run_command(arguments: list[str]) -> None:
+    """In a process of its own: `paceline` with these arguments."""
+    from ...cli.commands import main
+
+    sys.argv = ["paceline", *arguments]  # which a run records
+    main()
 
 
 def _errors(folder: Path) -> Path:
