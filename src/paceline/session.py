@@ -180,7 +180,7 @@ def load(
 
 
 def _run_of(source: Path) -> Path | None:
-    """The run that `source` is, or that it is a checkpoint of; with nothing strange in it."""
+    """The run that `source` is, or that it is a checkpoint of; without irregular files."""
     run = source if (source / "checkpoints").exists() else Path(absolute(source)).parent.parent
     if not (run / CONFIG).exists():
         return None

@@ -51,7 +51,7 @@ def test_statistics_are_taken_over_with_their_weight(source, tmp_path):
 
     config = config_of(tmp_path / "run", init_from=str(source), total_iters=1, total_steps=None)
     list(paceline.train(config))
-    found = [checkpoint.newest(run / "checkpoints")[1] for run in (source, tmp_path / "run")]
+    found = [checkpoint.load_newest(run / "checkpoints")[1] for run in (source, tmp_path / "run")]
     for key in ("learner.obs.count", "learner.return.count"):
         before, after = (float(content.arrays[key]) for content in found)
         assert before > 900 and 100 < after - before <= 128

@@ -97,7 +97,7 @@ def test_every_damage_to_a_file_is_noticed_and_the_previous_checkpoint_used(run,
     assert len({content for _, content in found}) >= 125  # five hundred in all
     for done, content in found:
         damage(last / name, content)
-        path, used, problems = checkpoint.newest(run.path / "checkpoints")
+        path, used, problems = checkpoint.load_newest(run.path / "checkpoints")
         assert path == previous, done
         assert used.facts["iter"] == int(previous.name)
         assert len(problems) == 1, done
@@ -105,7 +105,7 @@ def test_every_damage_to_a_file_is_noticed_and_the_previous_checkpoint_used(run,
         # A changed sum in the manifest can only be seen as a file that does not match it.
         assert name in problems[0] or name == "manifest.json", f"{done}: {problems[0]}"
         (last / name).write_bytes(whole)
-    assert checkpoint.newest(run.path / "checkpoints")[0] == last
+    assert checkpoint.load_newest(run.path / "checkpoints")[0] == last
 
 
 @pytest.mark.sampled(3)
@@ -126,7 +126,7 @@ def test_resume_names_the_damaged_file_and_goes_on_exactly_from_the_checkpoint_b
     assert "00000003" in seen.out
     assert "Traceback" not in seen.out + seen.err
     assert run.result() == made.result()
-    assert checkpoint.newest(run.path / "checkpoints")[2] == []
+    assert checkpoint.load_newest(run.path / "checkpoints")[2] == []
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_a_directory_in_place_of_a_file_is_noticed(run):
     for name in FILES:
         (last / name).rename(run.path / name)
         (last / name).mkdir()
-        path, _, problems = checkpoint.newest(run.path / "checkpoints")
+        path, _, problems = checkpoint.load_newest(run.path / "checkpoints")
         assert path == previous
         assert name in problems[0]
         (last / name).rmdir()
@@ -158,7 +158,7 @@ def test_a_directory_in_place_of_a_file_is_noticed(run):
 def test_something_else_in_place_of_a_checkpoint_is_passed_over(run, what):
     path = run.path / "checkpoints" / "00000099"
     path.mkdir() if what == "directory" else path.write_bytes(b"")
-    found, _, problems = checkpoint.newest(run.path / "checkpoints")
+    found, _, problems = checkpoint.load_newest(run.path / "checkpoints")
     assert found.name == "00000004"
     assert "00000099" in problems[0]
 
@@ -230,20 +230,20 @@ def test_a_checkpoint_that_says_nonsense_about_itself_is_refused_with_a_sentence
 def test_a_manifest_that_is_nonsense_is_refused_with_a_sentence(run, manifest):
     *_, previous, last = run.checkpoints()
     (last / "manifest.json").write_text(manifest)
-    assert checkpoint.newest(run.path / "checkpoints")[0] == previous
+    assert checkpoint.load_newest(run.path / "checkpoints")[0] == previous
     with pytest.raises(BadInput, match=r"manifest\.json"):
         paceline.load(last)
 
 
 def test_the_newest_is_kept_and_used_also_after_a_hundred_million_iterations(run):
-    folder, content = run.path / "checkpoints", checkpoint.newest(run.path / "checkpoints")[1]
+    folder, content = run.path / "checkpoints", checkpoint.load_newest(run.path / "checkpoints")[1]
     for iteration in (99_999_999, 100_000_000, 100_000_001):
         checkpoint.save(folder, iteration, content)
-    assert checkpoint.newest(folder)[0].name == "100000001"
+    assert checkpoint.load_newest(folder)[0].name == "100000001"
     checkpoint.prune(folder, keep=2)
-    assert [path.name for path in checkpoint.saved(folder)] == ["100000000", "100000001"]
+    assert [path.name for path in checkpoint.paths(folder)] == ["100000000", "100000001"]
     checkpoint.set_aside(folder, checkpoint.save(folder, 99_999_999, content))
-    assert [path.name for path in checkpoint.saved(folder)] == ["99999999"]
+    assert [path.name for path in checkpoint.paths(folder)] == ["99999999"]
 
 
 @pytest.mark.parametrize("name", ["9²", "٣", "9" * 5000, "-1", "1e3"])

@@ -159,7 +159,7 @@ def mishap_here(shell, monkeypatch):
 
 def sound(run, at_least=0):
     """The newest checkpoint is whole, and everything in it is finite."""
-    path, found, problems = checkpoint.newest(run.path / "checkpoints")
+    path, found, problems = checkpoint.load_newest(run.path / "checkpoints")
     assert problems == []
     assert found.facts["iter"] == int(path.name) >= at_least
     for name, array in (found.weights | found.arrays).items():

@@ -55,7 +55,7 @@ def started(shell, until):
 
 def whole(run):
     """The newest checkpoint, which no failed write has touched."""
-    path, found, problems = checkpoint.newest(run.path / "checkpoints")
+    path, found, problems = checkpoint.load_newest(run.path / "checkpoints")
     assert problems == []
     assert found.facts["iter"] == int(path.name)
     return int(path.name)

@@ -119,7 +119,7 @@ def kill_while_saving(shell, kills):
         run = shell.run("run")
         torn += bool(run.leftovers())
         if run.checkpoints():
-            path, found, problems = checkpoint.newest(run.path / "checkpoints")
+            path, found, problems = checkpoint.load_newest(run.path / "checkpoints")
             assert problems == [], "only whole checkpoints have names"
             assert found.facts["iter"] == int(path.name) >= seen
             reported = [line for line in run.text("metrics.jsonl").splitlines() if line[-1:] == "}"]

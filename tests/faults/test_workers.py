@@ -523,7 +523,7 @@ def test_a_worker_that_always_crashes_ends_the_run_with_its_cause_and_a_checkpoi
     assert "failure 3 in a row" in last
     assert len(re.findall("takes its place", ended.out)) == 2
     run = troubled.run("run")
-    path, found, problems = checkpoint.newest(run.path / "checkpoints")
+    path, found, problems = checkpoint.load_newest(run.path / "checkpoints")
     assert not problems
     assert found.facts["iter"] == int(path.name) >= 1
     assert path.name in last

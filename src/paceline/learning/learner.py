@@ -26,7 +26,7 @@ from ..policy.normalize import ReturnScaler, RunningMoments
 from ..policy.prediction import Inputs, Prediction
 from ..policy.settings import standard_settings
 from ..rollout import Array, Rollout
-from ..storage.arrays import part, prefixed
+from ..storage.arrays import under_prefix, with_prefix
 from .algorithms import Algorithm
 from .batch import Rows, Signals, ValueHead, permutation, segment_rows
 from .bonus import Bonus, BonusContext, Metrics, Reduction
@@ -467,7 +467,7 @@ class Learner:
             arrays[f"moment{number}"] = moment.numpy(force=True).copy()
         arrays["counts"] = np.array([self.version, self._step.count])
         for prefix, statistics in self._statistics:
-            arrays |= prefixed(prefix, statistics.state())
+            arrays |= with_prefix(prefix, statistics.state())
         return arrays
 
     @property
@@ -496,7 +496,7 @@ class Learner:
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
         self.version, self._step.count = (int(count) for count in arrays["counts"])
         for prefix, statistics in self._statistics:
-            statistics.restore(part(prefix, arrays))
+            statistics.restore(under_prefix(prefix, arrays))
 
 
 def _by_head(arrays: list[Array]) -> Array:

@@ -17,7 +17,7 @@ from ..envs.spaces import ACTION_MASK
 from ..errors import BadInput
 from ..rollout import Array
 from ..storage import checkpoint
-from ..storage.arrays import fitting
+from ..storage.arrays import check_like
 from ..storage.files import shown
 from .actor import Actor, make_actor
 from .network import Encoder, NetworkSpec, stored_as
@@ -129,7 +129,7 @@ def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
         raise BadInput(
             f"{shown(path)} is neither a run nor a checkpoint: it has no checkpoints in it"
         )
-    where, found, problems = checkpoint.newest(path / "checkpoints")
+    where, found, problems = checkpoint.load_newest(path / "checkpoints")
     for problem in problems:
         log.warning(f"damaged, passed over: {problem}")
     return where, found
@@ -154,7 +154,7 @@ def from_checkpoint(
     try:
         one = np.zeros((), np.float32)  # seen in any shape, it takes no memory
         template = {n: np.broadcast_to(one, shape) for n, shape in _shapes(network).items()}
-        fitting(found.weights, template)
+        check_like(found.weights, template)
     except (ValueError, MemoryError) as error:
         raise BadInput(
             f"{shown(path / 'weights.safetensors')} does not fit the policy in state.json: {error}"

@@ -18,7 +18,6 @@ from ..policy.agent import Agent, network_facts
 from ..processes.stopping import interruptible
 from ..rollout import Array
 from ..storage import checkpoint
-from ..storage.arrays import joined, own
 from ..storage.files import replace_file, shown
 from . import evaluation
 from .budget import Progress
@@ -250,8 +249,10 @@ class Recorder:
         if replay > 1_000_000 and not self._announced:
             self._announced = True
             log.warning(f"a resume from here would first replay {replay:,} steps")
-        ours = own(parts.learner.state(), sampler, sync.rank, parts.learner.per_column)
-        return joined(sync.gather(ours) if sync.size > 1 else [ours])
+        ours = checkpoint.rank_arrays(
+            parts.learner.state(), sampler, sync.rank, parts.learner.per_column
+        )
+        return checkpoint.join_ranks(sync.gather(ours) if sync.size > 1 else [ours])
 
     def _weights(self) -> dict[str, Array]:
         """Copies, by name."""

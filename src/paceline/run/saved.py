@@ -20,7 +20,7 @@ from ..errors import BadInput, StoppedEarly
 from ..processes.hardware import Choices
 from ..processes.launcher import launched
 from ..storage import checkpoint
-from ..storage.files import absolute, read_plain, shown, strange
+from ..storage.files import absolute, irregular, read_plain, shown
 from ..storage.lock import LOCK
 from .directory import (
     CHANGEABLE,
@@ -57,15 +57,15 @@ def refuse_strange(run: Path) -> None:
     """A part of the run that leads elsewhere would be read or written; so it is refused."""
     checkpoints = run / "checkpoints"
     for name in (*OURS, LOCK):
-        if cause := strange(run / name, name in FOLDERS):
+        if cause := irregular(run / name, name in FOLDERS):
             raise BadInput(f"{shown(run / name)} {cause}; remove it if you trust the rest")
     ours: list[Path] = []
     try:
-        ours += [*checkpoints.glob(f"{checkpoint.DAMAGED}*"), *checkpoint.saved(checkpoints)]
+        ours += [*checkpoints.glob(f"{checkpoint.DAMAGED}*"), *checkpoint.paths(checkpoints)]
     except OSError as error:
         raise BadInput(f"{shown(run)} can't be read: {error.strerror}") from None
     for path in ours:
-        if cause := strange(path):
+        if cause := irregular(path):
             raise BadInput(f"{shown(path)} {cause}; remove it if you trust the rest")
 
 
@@ -132,7 +132,7 @@ def resumed_config(folder: Path, changes: dict[str, Any]) -> tuple[Config, Choic
             )
     unused = {name: getattr(Config, name) for name in _leading_out(folder, stored, changes)}
     config = run_config(folder, changes | unused)
-    if config.init_from and not said_again and not checkpoint.saved(folder / "checkpoints"):
+    if config.init_from and not said_again and not checkpoint.paths(folder / "checkpoints"):
         raise BadInput(
             f"{shown(folder)} has no checkpoint yet, and its {CONFIG} says that it began with the "
             f"weights of {config.init_from}; to read them again, write --init-from "

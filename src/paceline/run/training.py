@@ -32,7 +32,7 @@ from ..ring import ring
 from ..samplers.block import format_differences
 from ..samplers.serial import Serial
 from ..storage import checkpoint
-from ..storage.arrays import fitting, part, taken
+from ..storage.arrays import check_like, under_prefix
 from ..storage.files import shown
 from ..storage.lock import locked
 from .budget import Budget, Progress
@@ -259,10 +259,10 @@ def _get_ready(parts: Parts) -> None:
 
 def _newest(checkpoints: Path) -> Found | None:
     """The newest whole checkpoint, if any was made; damaged ones are set aside, and said."""
-    checkpoint.sweep(checkpoints)
-    if not checkpoint.saved(checkpoints):
+    checkpoint.remove_partial(checkpoints)
+    if not checkpoint.paths(checkpoints):
         return None
-    path, found, problems = checkpoint.newest(checkpoints)
+    path, found, problems = checkpoint.load_newest(checkpoints)
     for problem in problems:
         log.warning(f"damaged, passed over: {problem}")
     checkpoint.set_aside(checkpoints, path)
@@ -281,8 +281,8 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
     different: list[Difference] = []
     try:
         per_column = parts.learner.per_column
-        learner, sampler = taken(found.arrays, sync.rank, sync.size, per_column)
-        fitting(learner, parts.learner.state())
+        learner, sampler = checkpoint.split_rank(found.arrays, sync.rank, sync.size, per_column)
+        check_like(learner, parts.learner.state())
         parts.learner.restore(learner)
         if isinstance(parts.sampler, Serial) and not parts.topology.lockstep:
             parts.sampler.skip(facts["iter"])
@@ -322,7 +322,7 @@ def _start_from(source: str, parts: Parts) -> None:
                 f"init_from {shown(source)}: its {name} is {_short(theirs.get(name))}, and that of "
                 f"this run is {_short(ours[name])}; they have to be the same"
             )
-    parts.learner.load_weights(found.weights, part("learner.", found.arrays))
+    parts.learner.load_weights(found.weights, under_prefix("learner.", found.arrays))
     if parts.sampler is not None:
         parts.sampler.publish(parts.learner.weights, parts.learner.version)
     if parts.sync.rank == 0:

@@ -16,7 +16,7 @@ from ..envs.frame_stack import latest as history
 from ..envs.maker import EnvInfo
 from ..envs.spaces import ObservationSpec
 from ..rollout import FIELDS, Array, Rollout, RolloutSpec
-from ..storage.arrays import fitting, prefixed
+from ..storage.arrays import check_like, with_prefix
 
 MOST = 2**53
 """No run has more rows."""
@@ -138,7 +138,7 @@ class Ledger:
         template |= last_rows(spec, {name: self._blank(name, 1)[0] for name in LAST})
         if spec.stack > 1:
             template["before"] = self._blank("before", spec.history[0])
-        fitting(state, template)
+        check_like(state, template)
         row = int(state["row"])
         for name in ("row", "started", "length", "rollouts"):
             if not 0 <= state[name].min() <= state[name].max() <= MOST:
@@ -160,5 +160,5 @@ def states(ledgers: Sequence[Ledger]) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {}
     for number, ledger in enumerate(ledgers):
-        found |= prefixed(f"{number}.", ledger.state(ledger.published))
+        found |= with_prefix(f"{number}.", ledger.state(ledger.published))
     return found

@@ -11,7 +11,7 @@ from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout, RolloutSpec
-from ..storage.arrays import part
+from ..storage.arrays import under_prefix
 from .block import Block, make_block
 from .ledger import Ledger, states
 
@@ -55,7 +55,7 @@ class Serial:
 
     def restore(self, state: dict[str, Any]) -> list[Difference]:
         for number, ledger in enumerate(self._ledgers):
-            ledger.restore(part(f"{number}.", state))
+            ledger.restore(under_prefix(f"{number}.", state))
         return self._begin()
 
     def _begin(self) -> list[Difference]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..envs.replaying import Difference
 from ..rollout import Array, Episode, Rollout
-from ..storage.arrays import part
+from ..storage.arrays import under_prefix
 from .ledger import states
 from .pool import TICK, WorkerPool
 
@@ -38,7 +38,7 @@ class PoolSampler:
 
     def restore(self, state: dict[str, Any]) -> list[Difference]:
         for number, ledger in enumerate(self._pool.ledgers):
-            ledger.restore(part(f"{number}.", state))
+            ledger.restore(under_prefix(f"{number}.", state))
         return self._pool.begin()
 
     def close(self) -> None:

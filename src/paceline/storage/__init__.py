@@ -1,1 +1,1 @@
-"""Files, locks and checkpoints: written whole or not at all."""
+"""Files, locks and checkpoints."""

@@ -1,4 +1,4 @@
-"""One process at a time writes a run, or what a command measures."""
+"""A lock on an output directory: one process at a time writes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing the same run; the kernel lets go when this one ends."""
+    """Hold the lock of `folder`, which is made; the kernel releases it when the process ends."""
     check_path("output_dir", str(folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise BadInput(
-                f"{shown(folder)} is being written by another process; wait for it"
+                f"{shown(folder)} is being written by another process; wait for it to end"
             ) from None
         _locks.add(file.fileno())
         try:
@@ -39,24 +39,25 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 _locks: set[int] = set()
-"""Descriptors of the locks that this process holds."""
+"""File descriptors of the locks that this process holds."""
 
 
-def _let_go() -> None:
-    """In what an environment has forked, which may outlive this process, and its lock with it."""
+def _release_in_child() -> None:
+    """A process forked by an environment may outlive this one, and must not keep its locks."""
     for lock in _locks:
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, lock)
-        os.close(nothing)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, lock)
+        os.close(null)
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 def check_path(name: str, path: str) -> None:
+    """Refuse a path that no file system can represent."""
     try:
         if "\0" not in path and os.fsencode(path):
             return
     except UnicodeError:
         pass
-    raise BadInput(f"{name} is {path!r}, which no file system takes; write a plain path")
+    raise BadInput(f"{name} is {path!r}, which can't be a path")

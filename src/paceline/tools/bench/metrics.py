@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import BadInput
 from ...run.budget import RECENT
-from ...storage.checkpoint import saved
+from ...storage import checkpoint
 
 PHASES = ("rollout", "wait", "learn", "sync", "other")
 """What an iteration's time goes to; `rollout` is here without the waiting for workers."""
@@ -111,7 +111,7 @@ def side_by_side(runs: list[tuple[float, Lines]], warmup: int) -> dict[str, Any]
 
 def time_to_score(folder: Path, lines: Lines, target: float) -> float | None:
     """Seconds of training until the last episodes' mean return reached `target`, if it did."""
-    newest = saved(folder / "checkpoints")[-1]
+    newest = checkpoint.paths(folder / "checkpoints")[-1]
     recent = json.loads((newest / "state.json").read_text(encoding="utf-8"))["recent"]
     reached = len(recent) >= RECENT and sum(recent) / len(recent) >= target
     return lines[-1]["time"] if reached else None

@@ -237,7 +237,7 @@ def _locked(path: Path) -> bool:
 def _recent(path: Path) -> list[float]:
     """Returns of the latest episodes, from the newest checkpoint."""
     try:
-        newest = checkpoint.saved(path / "checkpoints")[-1]
+        newest = checkpoint.paths(path / "checkpoints")[-1]
         found = json.loads(read_plain(newest / "state.json", 2**20))["recent"]
         return [float(_number(value)) for value in found]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
