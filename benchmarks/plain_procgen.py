@@ -48,11 +48,11 @@ class Net(nn.Module):
 
 def plain_training(num_envs: int, steps: int, threads: int) -> Callable[[int], int]:
     """Trains for so many iterations; returns the steps made."""
-    from paceline.envs.suites.procgen import _library
+    from paceline.envs.suites.procgen import import_procgen
 
     torch.manual_seed(0)
     options = {"distribution_mode": "easy", "num_levels": 200, "rand_seed": 0}
-    env = _library().ProcgenGym3Env(num_envs, "coinrun", num_threads=threads, **options)
+    env = import_procgen().ProcgenGym3Env(num_envs, "coinrun", num_threads=threads, **options)
     net = Net()
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-4, eps=1e-5)
     obs = torch.zeros(steps, num_envs, 64, 64, 3)

@@ -54,7 +54,7 @@ def compared(sides: dict[str, Steps], rows: int, rounds: int) -> dict[str, Any]:
 
 def ours(stack: ExitStack, env_id: str, threads: int, **options: Any) -> Steps:
     """Rows of a rollout, as a sampler has them made."""
-    from paceline.envs.maker import make_columns
+    from paceline.envs.source import make_columns
     from paceline.rollout import Rollout
 
     columns = stack.enter_context(make_columns(env_id, NUM_ENVS, threads=threads, **options))
@@ -97,9 +97,9 @@ def of_ale(stack: ExitStack, threads: int) -> Steps:
 
 
 def of_procgen(stack: ExitStack, threads: int) -> Steps:
-    from paceline.envs.suites.procgen import _library
+    from paceline.envs.suites.procgen import import_procgen
 
-    env = _library().ProcgenGym3Env(NUM_ENVS, "coinrun", num_threads=threads, rand_seed=0)
+    env = import_procgen().ProcgenGym3Env(NUM_ENVS, "coinrun", num_threads=threads, rand_seed=0)
 
     def step(actions: Any) -> None:
         env.act(actions)

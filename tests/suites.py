@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from paceline.envs.columns import episode_seed
-from paceline.envs.suites.atari import GENERATION
+from paceline.envs.suites.atari import SEED_EVERY
 
 
 class Episodic:
@@ -87,7 +87,7 @@ class Ale(Episodic):
     The first of `generation` episodes is given a seed, and those after it follow by themselves.
     """
 
-    def __init__(self, game, options, columns, seed, first_column, generation=GENERATION):
+    def __init__(self, game, options, columns, seed, first_column, generation=SEED_EVERY):
         from ale_py.vector_env import AtariVectorEnv
 
         super().__init__(columns, seed, first_column)
@@ -114,11 +114,11 @@ class Gym3:
 
     def __init__(self, game, options, columns, seed, first_column):
         from paceline.envs.suites.procgen import (
-            _library,  # the import needs a trick, and nothing else
+            import_procgen,  # the import needs a trick, and nothing else
         )
 
         seed = episode_seed(seed, first_column, 0)
-        self.env = _library().ProcgenGym3Env(
+        self.env = import_procgen().ProcgenGym3Env(
             columns, game, rand_seed=seed, num_threads=0, **options
         )
 

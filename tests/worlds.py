@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from paceline.envs.maker import EnvInfo, source_of
+from paceline.envs.source import EnvInfo, source_of
 from paceline.envs.spaces import action_spec
 from paceline.processes.heartbeat import Heartbeat
 from paceline.rollout import Rollout, RolloutSpec

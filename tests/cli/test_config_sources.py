@@ -16,7 +16,7 @@ from paceline.config.presets import presets
 from paceline.config.resolve import fit_to_spaces, resolve
 from paceline.config.schema import Config as Schema
 from paceline.config.values import parse_steps, seconds
-from paceline.envs.maker import make_columns
+from paceline.envs.source import make_columns
 from paceline.errors import BadInput
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.ppo import PPO

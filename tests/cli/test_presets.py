@@ -11,7 +11,7 @@ import paceline
 from paceline.config.files import load_file
 from paceline.config.presets import presets
 from paceline.config.resolve import fit_to_spaces
-from paceline.envs.maker import inspect_env
+from paceline.envs.source import inspect_env
 from paceline.run.build import build
 from paceline.run.training import GENERAL
 

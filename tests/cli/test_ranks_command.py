@@ -23,7 +23,7 @@ from ranked import Command, left_after
 import paceline
 from paceline.config.files import load_file
 from paceline.config.resolve import fit_to_spaces, resolve
-from paceline.envs.maker import inspect_env
+from paceline.envs.source import inspect_env
 from paceline.ranks.launch import make_job
 
 pytestmark = pytest.mark.timeout(180)

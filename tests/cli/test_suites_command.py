@@ -290,7 +290,7 @@ import shlex
 import subprocess
 import sys
 
-from paceline.envs.maker import inspect_env
+from paceline.envs.source import inspect_env
 from paceline.errors import PacelineError
 
 for kwargs in json.loads(sys.argv[2]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from worlds import env_maker, serial_of
 
-from paceline.envs.columns import EnvColumns
+from paceline.envs.env_columns import EnvColumns
 from paceline.envs.frame_stack import stacked
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import Policy

@@ -10,7 +10,7 @@ import pytest
 from sampling import collected, copied, made_by, sampler_of
 
 import paceline
-from paceline.envs.columns import MAX_FAILURES
+from paceline.envs.env_columns import MAX_FAILURES
 from paceline.errors import EnvironmentFailed
 from paceline.rollout import Episode
 

@@ -8,7 +8,7 @@ import pytest
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.maker import inspect_env
+from paceline.envs.source import inspect_env
 
 
 class Closing(gym.Env):

@@ -17,14 +17,14 @@ from worlds import env_maker
 from paceline.envs.adapters import ActionAdapter
 from paceline.envs.columns import episode_seed
 from paceline.envs.spaces import action_spec
-from paceline.envs.suites.toy import WORLDS, Constant
+from paceline.envs.suites.toy import TOYS, Constant
 from paceline.rollout import Episode
 
 COLUMNS, SEED, FIRST_COLUMN = 3, 11, 5
 
 
 def toy(name, **kwargs):
-    return lambda: WORLDS[name](**kwargs)
+    return lambda: TOYS[name](**kwargs)
 
 
 def registered(name, **kwargs):
@@ -79,7 +79,7 @@ ENVS = {
     ),
     "stacked-image": (
         env_maker("toy:identity", {"image": True}),
-        lambda: Channels(WORLDS["identity"](image=True), 3, axis=2),
+        lambda: Channels(TOYS["identity"](image=True), 3, axis=2),
         3,
     ),
     "stacked-short": (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from worlds import Anything, serial_of
 
 from paceline.envs.adapters import ActionAdapter, ObservationAdapter, space_of
-from paceline.envs.columns import EnvColumns
+from paceline.envs.env_columns import EnvColumns
 from paceline.envs.spaces import action_spec, observation_spec
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import ActorCritic

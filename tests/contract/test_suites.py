@@ -23,7 +23,7 @@ from worlds import serial_of
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.maker import inspect_env, make_columns
+from paceline.envs.source import inspect_env, make_columns
 from paceline.policy.actor import make_actor
 from paceline.policy.actor_critic import ActorCritic, Policy
 from paceline.policy.agent import Agent
@@ -355,7 +355,7 @@ import sys
 import numpy as np
 
 from paceline.envs.suites import atari
-from paceline.envs.maker import make_columns
+from paceline.envs.source import make_columns
 from paceline.rollout import Rollout
 
 

@@ -11,7 +11,7 @@ from worlds import env_maker, serial_of
 
 import paceline
 from paceline.distributed.local import Local
-from paceline.envs.columns import EnvColumns
+from paceline.envs.env_columns import EnvColumns
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO

@@ -10,7 +10,7 @@ import pytest
 from worlds import env_maker, serial_of
 
 import paceline
-from paceline.envs.columns import EnvColumns
+from paceline.envs.env_columns import EnvColumns
 from paceline.envs.suites.toy import Constant
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec

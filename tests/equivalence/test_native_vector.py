@@ -8,8 +8,8 @@ import pytest
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.maker import make_columns
 from paceline.envs.native import NativeColumns
+from paceline.envs.source import make_columns
 from paceline.envs.suites.gym_vector import vector_maker
 from paceline.errors import BadInput
 from paceline.rollout import Rollout

@@ -187,7 +187,7 @@ def test_so_does_one_with_workers(tmp_path, caplog, options):
 @pytest.mark.parametrize("options", runs("atari"))
 def test_so_does_one_between_two_seeds_of_its_games(tmp_path, monkeypatch, options, broken_off):
     """Every third episode of a column has a seed, and a rollout has two episodes."""
-    monkeypatch.setattr(atari, "GENERATION", 3)
+    monkeypatch.setattr(atari, "SEED_EVERY", 3)
     monkeypatch.setattr(sys.modules[__name__], "BROKEN_OFF", broken_off)
     check_broken_off(tmp_path, options | {"encoder": "mlp"}, env={"time_limit": 5})
 
@@ -302,7 +302,7 @@ def last_state(folder):
 
 @missing("envpool")
 def test_a_resumed_run_of_envpools_does_not_repeat_its_first_episodes(tmp_path):
-    from paceline.envs.maker import make_columns
+    from paceline.envs.source import make_columns
 
     with make_columns("envpool:CartPole-v1", 2, seed=3) as one:
         obs = np.zeros((2, 4), np.float32)
@@ -321,7 +321,7 @@ DAMAGES = """
 import sys
 import numpy as np
 from safetensors.numpy import load_file
-from paceline.envs.maker import make_columns
+from paceline.envs.source import make_columns
 
 own, other = (load_file(path) for path in sys.argv[1:3])
 KEY = "sampler.0."

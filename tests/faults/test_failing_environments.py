@@ -16,8 +16,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorE
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.maker import inspect_env
 from paceline.envs.native import NativeColumns
+from paceline.envs.source import inspect_env
 from paceline.envs.suites.gym_vector import GymBatch
 from paceline.errors import Diverged, EnvironmentFailed, PacelineError
 from paceline.policy.actor_critic import ActorCritic

@@ -20,7 +20,7 @@ class Right:
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
     resume = "none"
-    ends_show_the_next = False
+    same_step_autoreset = False
 
     def __init__(self, num_envs, seed_of, threads):
         self.draws = [np.random.default_rng(self.seed(seed_of(i, 0))) for i in range(num_envs)]
@@ -83,7 +83,7 @@ class Endless(Right):
 
 
 class ShowsNext(Right):
-    ends_show_the_next = True
+    same_step_autoreset = True
 
 
 def examined(kind):

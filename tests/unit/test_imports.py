@@ -144,7 +144,7 @@ def in_fresh_process(code):
         "paceline.rollout",
         "paceline.envs",
         "paceline.envs.vec",
-        "paceline.envs.columns",
+        "paceline.envs.env_columns",
         "paceline.policy.actor",
         "paceline.samplers.unroll",
     ],
@@ -159,7 +159,7 @@ import sys
 import numpy as np
 import paceline.envs.vec
 from paceline.envs import source_of
-from paceline.envs.columns import EnvColumns
+from paceline.envs.env_columns import EnvColumns
 from paceline.policy.actor import NumpyActor, make_actor
 from paceline.policy.network import NetworkSpec
 from paceline.processes.heartbeat import Heartbeat

@@ -18,7 +18,14 @@ from worlds import Anything
 
 import paceline
 from paceline.envs.columns import episode_seed
-from paceline.envs.frame_stack import Window, latest, places, stacked, stacked_space, with_stack
+from paceline.envs.frame_stack import (
+    FrameStack,
+    last_frames,
+    stack_index,
+    stacked,
+    stacked_space,
+    with_stack,
+)
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import BadInput
 from paceline.rollout import Rollout
@@ -122,7 +129,7 @@ def test_a_window_shows_the_stacks_that_a_plain_loop_makes(history):
     layout, size, masked, _, obs, mask, first = history
     spec = spec_of(layout, size, masked)
     stored, expected = stored_as(spec, obs, mask), plainly(layout, obs, first, size)
-    window = Window(spec, obs.shape[1])
+    window = FrameStack(spec, obs.shape[1])
     for t in range(len(obs)):
         for _ in range(2):  # looking twice changes nothing
             seen = window.show(stored[t], first[t])
@@ -138,7 +145,7 @@ def test_rollouts_give_the_same_stacks_also_across_their_boundaries(history):
     layout, size, masked, steps, obs, mask, first = history
     spec = spec_of(layout, size, masked)
     stored, expected = stored_as(spec, obs, mask), plainly(layout, obs, first, size)
-    name, window, kept = next(iter(spec.parts)), Window(spec, obs.shape[1]), None
+    name, window, kept = next(iter(spec.parts)), FrameStack(spec, obs.shape[1]), None
     for begin, out in cut(spec, stored, first, steps):
         if kept is not None:
             out.before[:] = kept
@@ -152,10 +159,10 @@ def test_rollouts_give_the_same_stacks_also_across_their_boundaries(history):
         for t in range(steps):
             window.show(stored[begin + t], first[begin + t])
             window.shift()
-        kept = latest(spec, out)
+        kept = last_frames(spec, out)
         assert kept.shape == (size - 1, obs.shape[1], *spec.history[1][0])
         # A rollout that starts with the window's frames shows the same.
-        twin = Window(spec, obs.shape[1])
+        twin = FrameStack(spec, obs.shape[1])
         twin.before = kept
         after, flags = stored[begin + steps], first[begin + steps]
         ours, theirs = (one.show(after, flags).tobytes() for one in (window, twin))
@@ -167,7 +174,7 @@ def test_rollouts_give_the_same_stacks_also_across_their_boundaries(history):
 def test_places_are_within_their_column_and_episode(history):
     _, size, _, steps, _, _, first = history
     part, columns = first[: steps + 1], first.shape[1]
-    found = places(part, size)
+    found = stack_index(part, size)
     assert found.shape == (steps + 1, columns, size)
     assert (found % columns == np.arange(columns)[None, :, None]).all()
     rows = found // columns - (size - 1)

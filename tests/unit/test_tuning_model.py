@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline import Config
-from paceline.envs.maker import inspect_env
+from paceline.envs.source import inspect_env
 from paceline.tools.bench.tune_bursts import Burst, Stepping, found_in, stepped_alone
 from paceline.tools.bench.tune_constants import fitted, phases_of
 from paceline.tools.bench.tune_model import (

@@ -1,4 +1,4 @@
-"""Between what environments speak and what rollouts store: observations in, actions out."""
+"""Conversion between environments and rollouts: observations in, actions out. R = rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..rollout import Array
 from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Path, path_text
 
 Views = Mapping[str, Array]
-"""Stored observations by part (`ObservationSpec.split`)."""
+"""ShapeDtype observations by part (`ObservationSpec.split`)."""
 
 
 class _Coder(NamedTuple):
-    """Where a leaf is stored; and of each one-hot feature, which choice and value it stands for."""
+    """Where a leaf is stored, and the choice and value that each of its one-hot features means."""
 
     leaf: Leaf
     part: str
@@ -33,7 +33,7 @@ def _coder(leaf: Leaf, part: str, place: slice) -> _Coder:
 
 
 class ObservationAdapter:
-    """Writes observations, as an environment gives them, into stored ones; and reads them back."""
+    """Writes an environment's observations into stored ones, and reads them back."""
 
     def __init__(self, spec: ObservationSpec) -> None:
         self.spec = spec
@@ -43,7 +43,7 @@ class ObservationAdapter:
     def write(
         self, views: Views, where: int | slice, observation: Any, info: Mapping[str, Any]
     ) -> None:
-        """Put an observation in row `where`, or a batch of them in the rows of a slice."""
+        """Store an observation in row `where`, or a batch of them in the rows of a slice."""
         if self.spec.kind == "discrete":
             leaf = self.spec.leaves[0]
             seen = _at(observation, leaf.path)
@@ -59,7 +59,7 @@ class ObservationAdapter:
 
     def _write_leaf(self, stored: Array, where: int | slice, value: Any, coder: _Coder) -> None:
         leaf, place, single = coder.leaf, coder.place, isinstance(where, int)
-        if single and leaf.kind == "choices" and leaf.shape == ():  # the common case, quickly
+        if single and leaf.kind == "choices" and leaf.shape == ():  # fast path
             chosen = index(value) - leaf.starts[0]
             if 0 <= chosen < leaf.sizes[0]:
                 stored[where, place] = 0
@@ -80,15 +80,15 @@ class ObservationAdapter:
             meant = several if len(leaf.sizes) == 1 else several[..., coder.owner]
             chosen = meant == coder.meaning
             if value.dtype.kind not in "iub" or np.count_nonzero(chosen) != value.size:
-                _check_choices(leaf, several)  # refuses
+                _check_choices(leaf, several)  # raises
             stored[where, place] = chosen
 
     def _write_mask(self, mask: Array, observation: Any, info: Mapping[str, Any]) -> None:
-        """The actions that are allowed; where nothing is said, or none of a choice is, all."""
+        """Store the allowed actions; without a mask, or where it allows none of a choice, all."""
         found = info.get(ACTION_MASK)
         if found is None and isinstance(observation, Mapping):
             found = observation.get(ACTION_MASK)
-        if isinstance(found, tuple):  # one per choice, as a MultiDiscrete samples with
+        if isinstance(found, tuple):  # one per choice, as MultiDiscrete.sample takes it
             found = np.concatenate([np.asarray(one) for one in found], -1)
         if found is not None and np.shape(found) != mask.shape:
             lead, shape = mask.shape[:-1], np.shape(found)
@@ -96,7 +96,7 @@ class ObservationAdapter:
                 raise ValueError(f"{ACTION_MASK} of shape {shape}, not {mask.shape}")
             found = np.reshape(found, mask.shape)
         mask[...] = True if found is None else found
-        if mask.ndim == len(self.spec.mask) == 1:  # the common case, quickly
+        if mask.ndim == len(self.spec.mask) == 1:  # fast path
             if not mask.any():
                 mask[:] = True
             return
@@ -105,10 +105,10 @@ class ObservationAdapter:
             mask |= ~np.repeat(some, self.spec.mask, axis=-1)
 
     def read(self, obs: Array) -> Any:
-        """Stored observations [R, ...] in the structure that the environment gives them in."""
+        """ShapeDtype observations [R, ...] in the structure that the environment returns."""
         views, rows = self.spec.split(obs), len(obs)
         if self.spec.kind == "discrete":
-            return assembled([(self.spec.leaves[0].path, views["index"].copy())])
+            return unflatten([(self.spec.leaves[0].path, views["index"].copy())])
         leaves: list[tuple[Path, Any]] = []
         for leaf, part, place, _, _ in self._coders:
             value = views[part]
@@ -119,10 +119,10 @@ class ObservationAdapter:
                 chosen = [one.argmax(-1) for one in np.split(value, ends, axis=1)]
                 value = np.stack(chosen, -1) + np.array(leaf.starts)
             leaves.append((leaf.path, value.reshape(rows, *leaf.shape).copy()))
-        return assembled(leaves)
+        return unflatten(leaves)
 
     def batched(self, observation: Any) -> int | None:
-        """How many observations these are; None if it is a single one."""
+        """Number of observations in a batch; None for a single observation."""
         leaf = self.spec.leaves[0]
         value = np.asarray(_at(observation, leaf.path))
         return None if value.shape == leaf.shape else len(value)
@@ -143,20 +143,20 @@ def _check_choices(leaf: Leaf, chosen: Array) -> None:
         )
 
 
-def assembled(leaves: Iterable[tuple[Path, Any]]) -> Any:
-    """Values put back under their paths: a value, a dict, or a tuple."""
+def unflatten(leaves: Iterable[tuple[Path, Any]]) -> Any:
+    """Values nested by their paths: a value, a dict, or a tuple."""
     inner: dict[str | int, list[tuple[Path, Any]]] = {}
     for path, value in leaves:
         if not path:
             return value
         inner.setdefault(path[0], []).append((path[1:], value))
     if all(isinstance(key, int) for key in inner):
-        return tuple(assembled(group) for group in inner.values())
-    return {key: assembled(group) for key, group in inner.items()}
+        return tuple(unflatten(group) for group in inner.values())
+    return {key: unflatten(group) for key, group in inner.items()}
 
 
 def space_of(spec: ObservationSpec) -> gym.Space[Any]:
-    """The observation space again; a Box has lost its bounds, and a mask of actions is left out."""
+    """The observation space of a spec: without the bounds of a Box and without an action mask."""
 
     def space(leaf: Leaf) -> gym.Space[Any]:
         if leaf.kind == "image" and leaf.dtype == "uint8":
@@ -175,16 +175,18 @@ def space_of(spec: ObservationSpec) -> gym.Space[Any]:
             return gym.spaces.Tuple([joined(value) for value in structure])
         return structure
 
-    return joined(assembled((leaf.path, space(leaf)) for leaf in spec.leaves))
+    return joined(unflatten((leaf.path, space(leaf)) for leaf in spec.leaves))
 
 
 class ActionAdapter:
-    """What the environment sees of the policy's actions: [-1, 1] is stretched over finite bounds of
-    a Box, and what lies outside is clipped."""
+    """From a policy's actions to the environment's.
+
+    [-1, 1] is stretched over the finite bounds of a Box, and what lies outside is clipped.
+    """
 
     def __init__(self, spec: ActionSpec, ints: bool = False) -> None:
-        """With `ints`, discrete actions are plain ones, for environments known to take them:
-        numpy's own, which is what a space samples, take longer to compare."""
+        """With `ints`, discrete actions are Python ints, which compare faster than the numpy ints
+        that a space samples, for environments known to take them."""
         self._spec, self._ints = spec, ints and spec.kind == "discrete"
         self._starts = np.array(spec.starts or spec.start)
         if spec.kind == "box":
@@ -197,7 +199,7 @@ class ActionAdapter:
             self._middle = np.where(finite, high / 2 + np.where(finite, low, 0) / 2, 0)
 
     def batch(self, action: Array) -> Array:
-        """[R, ...] as the environment's space has them."""
+        """[R, ...] as one array."""
         spec = self._spec
         if spec.kind == "discrete":
             return action + spec.start if spec.start else action
@@ -210,10 +212,10 @@ class ActionAdapter:
         return seen.reshape(len(seen), *spec.shape).astype(spec.dtype, copy=False)
 
     def __call__(self, action: Array) -> list[Any]:
-        """One entry per column, each as its environment expects it."""
+        """A list with one action per column, each as its environment expects it."""
         seen = self.batch(action)
         if self._ints:
             return seen.tolist()
         if seen.ndim == 1 and self._spec.kind != "discrete":
-            return [seen[i, ...] for i in range(len(seen))]  # arrays without axes, not numbers
+            return [seen[i, ...] for i in range(len(seen))]  # 0-d arrays, not scalars
         return list(seen)

@@ -1,4 +1,4 @@
-"""Stacks: a policy may see the S latest observations as one; a rollout holds each of them once.
+"""Frame stacks: a policy sees the S latest observations as one; a rollout stores each once.
 
 T = steps, B = columns, R = rows. Before an episode's first observation a stack repeats that one.
 """
@@ -15,18 +15,18 @@ from ..rollout import Array, Rollout
 from .spaces import ObservationSpec
 
 
-class Window:
-    """The stacks of some columns while they act."""
+class FrameStack:
+    """The stacks [B, ...] of some columns while they act."""
 
     def __init__(self, spec: ObservationSpec, columns: int) -> None:
         self._spec, self._name = spec, next(iter(spec.parts))
         shape, dtype = spec.seen.stored
         self._seen = np.zeros((columns, *shape), dtype)
         self._parts = spec.seen.split(self._seen)
-        self._slots = apart(self._parts[self._name], spec)
+        self._slots = _split(self._parts[self._name], spec)
 
     def show(self, obs: Array, first: Array) -> Array:
-        """The stacks that end in `obs[B]`, as the policy takes them; good until `shift`."""
+        """The stacks that end in `obs[B]`, as a policy takes them; a view, valid until `shift`."""
         for name, part in self._spec.split(obs).items():
             if name == self._name:
                 self._slots[:, -1] = part
@@ -36,12 +36,12 @@ class Window:
         return self._seen
 
     def shift(self) -> None:
-        """Make room for the next observation."""
+        """Drop the oldest observation to make room for the next."""
         self._slots[:, :-1] = self._slots[:, 1:]
 
     @property
     def before(self) -> Array:
-        """[S-1, B, ...] what the next stacks begin with."""
+        """[S-1, B, ...] the older observations of the next stacks."""
         return self._slots[:, :-1].swapaxes(0, 1)
 
     @before.setter
@@ -49,9 +49,8 @@ class Window:
         self._slots[:, :-1] = frames.swapaxes(0, 1)
 
 
-def places(first: Array, stack: int) -> Array:
-    """[T+1, B, S] where each stack's observations are among the rows [(S-1+T+1)·B] of a rollout's
-    `before` and `obs`, one after the other."""
+def stack_index(first: Array, stack: int) -> Array:
+    """[T+1, B, S] where each stack's observations are among the rows of `flat_frames`."""
     rows, columns = first.shape
     row = np.arange(rows)[:, None]
     begun = np.maximum.accumulate(np.where(first, row, 1 - stack), axis=0)
@@ -60,48 +59,48 @@ def places(first: Array, stack: int) -> Array:
     return wanted * columns + np.arange(columns)[None, :, None]
 
 
-def frames(spec: ObservationSpec, rollout: Rollout, part: str) -> Array:
-    """[(S-1+T+1)·B, ...] the rows that `places` speaks of."""
-    found = spec.split(rollout.obs)[part]
+def flat_frames(spec: ObservationSpec, rollout: Rollout, part: str) -> Array:
+    """[(S-1+T+1)·B, ...] the rows of a rollout's `before` and `obs`, one after the other."""
+    rows = spec.split(rollout.obs)[part]
     if spec.stack > 1:
-        found = np.concatenate([rollout.before, found])
-    return found.reshape(-1, *found.shape[2:])
+        rows = np.concatenate([rollout.before, rows])
+    return rows.reshape(-1, *rows.shape[2:])
 
 
 def stacked(spec: ObservationSpec, rollout: Rollout, part: str) -> Array:
     """[T+1, B, ...] of a part, as a policy sees it."""
     if spec.stack == 1:
         return spec.split(rollout.obs)[part]
-    index = places(rollout.first, spec.stack)
-    found = together(frames(spec, rollout, part)[index.ravel()], spec)
-    return found.reshape(*index.shape[:2], *found.shape[1:])
+    index = stack_index(rollout.first, spec.stack)
+    rows = merge_frames(flat_frames(spec, rollout, part)[index.ravel()], spec)
+    return rows.reshape(*index.shape[:2], *rows.shape[1:])
 
 
-def latest(spec: ObservationSpec, rollout: Rollout) -> Array:
-    """[S-1, B, ...] what the stacks after a rollout begin with, beside its last observation."""
-    index = places(rollout.first, spec.stack)[-1, :, :-1]
-    return frames(spec, rollout, next(iter(spec.parts)))[index.T]
+def last_frames(spec: ObservationSpec, rollout: Rollout) -> Array:
+    """[S-1, B, ...] `FrameStack.before` after a rollout."""
+    index = stack_index(rollout.first, spec.stack)[-1, :, :-1]
+    return flat_frames(spec, rollout, next(iter(spec.parts)))[index.T]
 
 
-def together(rows: Any, spec: ObservationSpec) -> Any:
+def merge_frames(rows: Any, spec: ObservationSpec) -> Any:
     """[R·S, ...] → [R, ...], an array or a tensor, in the shape that a policy takes."""
-    rows = rows.reshape(-1, spec.stack, *_shape(spec))
+    rows = rows.reshape(-1, spec.stack, *_frame_shape(spec))
     if _channels_last(spec):
         rows = rows.swapaxes(1, 2).swapaxes(2, 3)
-    return rows.reshape(len(rows), *_shape(spec.seen))
+    return rows.reshape(len(rows), *_frame_shape(spec.seen))
 
 
-def apart(seen: Array, spec: ObservationSpec) -> Array:
+def _split(seen: Array, spec: ObservationSpec) -> Array:
     """A view [B, S, ...] of what a policy takes."""
     if _channels_last(spec):
-        height, width, channels = _shape(spec)
-        split = seen.reshape(-1, height, width, spec.stack, channels)
-        return split.swapaxes(2, 3).swapaxes(1, 2)
-    return seen.reshape(-1, spec.stack, *_shape(spec))
+        height, width, channels = _frame_shape(spec)
+        frames = seen.reshape(-1, height, width, spec.stack, channels)
+        return frames.swapaxes(2, 3).swapaxes(1, 2)
+    return seen.reshape(-1, spec.stack, *_frame_shape(spec))
 
 
-def _shape(spec: ObservationSpec) -> tuple[int, ...]:
-    """Of the part that is stacked, one observation."""
+def _frame_shape(spec: ObservationSpec) -> tuple[int, ...]:
+    """Shape of one observation, of the part that is stacked."""
     return spec.history[1][0]
 
 
@@ -111,7 +110,7 @@ def _channels_last(spec: ObservationSpec) -> bool:
 
 
 def stacked_space(space: gym.Space[Any], spec: ObservationSpec) -> gym.Space[Any]:
-    """What `spec` makes of an environment's space."""
+    """The environment's observation space with stacks as `spec` makes them."""
     if spec.stack == 1:
         return space
     if isinstance(space, gym.spaces.Dict):
@@ -119,17 +118,17 @@ def stacked_space(space: gym.Space[Any], spec: ObservationSpec) -> gym.Space[Any
     if isinstance(space, gym.spaces.Tuple):
         return gym.spaces.Tuple([stacked_space(one, spec) for one in space])
     if not isinstance(space, gym.spaces.Box) or space.shape != spec.leaves[0].shape:
-        return space  # a mask of actions
+        return space  # an action mask
     shape = spec.seen.leaves[0].shape
     low, high = (
-        together(np.repeat(bound[None], spec.stack, 0), spec).reshape(shape)
+        merge_frames(np.repeat(bound[None], spec.stack, 0), spec).reshape(shape)
         for bound in (space.low, space.high)
     )
     return gym.spaces.Box(low, high, dtype=space.dtype.type)
 
 
 def with_stack(spec: ObservationSpec, stack: int) -> ObservationSpec:
-    """`spec`, of which a policy sees so many as one."""
+    """`spec` with stacks of `stack` observations; refuses what can't be stacked."""
     if stack > 1 and (len(spec.leaves) > 1 or spec.leaves[0].kind == "choices"):
         raise BadInput(
             f"env.frame_stack is {stack}, which needs a Box observation, and this environment has "

@@ -1,4 +1,4 @@
-"""Guards against what an environment raises and returns."""
+"""Guards against what a user's environment may raise and return."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from . import adapters
 log = logging.getLogger("paceline")
 
 ENV_ERRORS = (Exception, SystemExit, GeneratorExit)
-"""What an environment may raise and be rebuilt for: not Ctrl-C, nor any other signal."""
-READERS = (__file__, str(Path(__file__).with_name("columns.py")), adapters.__file__)
-"""Files that look at what an environment has returned."""
+"""What an environment may raise and be rebuilt for: neither Ctrl-C nor any other signal."""
+OUR_FILES = (__file__, str(Path(__file__).with_name("env_columns.py")), adapters.__file__)
+"""Code that reads what an environment returned: an error raised here is about those values."""
 
 
 def end_if_forked(process: int) -> None:
-    """A child that an environment has forked, and let return, is not to go on with the run."""
+    """End a child that an environment forked and that returned into our code."""
     if os.getpid() != process:
         os._exit(1)
 
 
 def close_quietly(env: Any) -> None:
-    """Close an environment or a batch of them; a failure to do so is only told."""
-    if not hasattr(env, "close"):  # no environment at all, which is told elsewhere
+    """Close an environment or a batch of them; a failure to do so is logged."""
+    if not hasattr(env, "close"):  # not an environment, which is reported elsewhere
         return
     try:
         env.close()
@@ -40,31 +40,31 @@ def describe(error: BaseException) -> str:
     """The error in one line, with the place in the user's code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    if frames and frames[-1].filename in READERS:
+    if frames and frames[-1].filename in OUR_FILES:
         place = " (of what the environment returned)"
     try:
-        said = f": {error}" if str(error) else ""
-    except ENV_ERRORS:  # an error's own text is the user's code too
-        said = ""
-    return f"{type(error).__name__}{said}{place}"
+        text = f": {error}" if str(error) else ""
+    except ENV_ERRORS:  # the user's code too
+        text = ""
+    return f"{type(error).__name__}{text}{place}"
 
 
-def reset_pair(found: Any) -> tuple[Any, dict[str, Any]]:
-    """What `reset` has to return."""
+def unpack_reset(returned: Any) -> tuple[Any, dict[str, Any]]:
+    """Observation and info, from what `reset` returned."""
     try:
-        observation, info = found
+        observation, info = returned
     except (TypeError, ValueError):
         raise TypeError(
-            f"reset() returned {type(found).__name__}, not an observation and an info"
+            f"reset() returned {type(returned).__name__}, not an observation and an info"
         ) from None
     return observation, info
 
 
-def end_flag(end: Any) -> bool:
-    """`terminated` or `truncated`; what is true only by being something is refused."""
+def as_flag(end: Any) -> bool:
+    """`terminated` or `truncated` as a bool; refuses what is truthy but no number, such as text."""
     if end is True or end is False:
         return end
-    found = bool(end)
-    if found and (np.asarray(end).dtype.kind not in "biuf" or end != end):
+    flag = bool(end)
+    if flag and (np.asarray(end).dtype.kind not in "biuf" or end != end):
         raise TypeError(f"terminated or truncated is {end!r}, neither true nor false")
-    return found
+    return flag

@@ -1,4 +1,4 @@
-"""Batch and NativeColumns: many environments behind one call, which a suite makes."""
+"""Batch and NativeColumns: environments of a vector library, stepped as one call. B = columns."""
 
 from __future__ import annotations
 
@@ -12,57 +12,56 @@ import numpy as np
 from ..errors import EnvironmentFailed, PacelineError
 from ..rollout import Array, Rollout
 from .adapters import ActionAdapter, ObservationAdapter
-from .columns import Resume, SingleColumns, episode_seed
+from .columns import ReplayMismatch, Resume, SingleAgentColumns, episode_seed
 from .frame_stack import with_stack
 from .guards import ENV_ERRORS, close_quietly, describe
-from .replaying import Difference, alike, difference
 from .spaces import action_spec, observation_spec
 
 
 class Batch(Protocol):
-    """Environments of one kind, stepped as one call; inherited from, it only resets and steps."""
+    """B environments of one kind, stepped as one call."""
 
     observation_space: gym.Space[Any]
-    """of one of them, as `action_space` is"""
+    """of a single environment, like `action_space`"""
     action_space: gym.Space[Any]
     resume: Resume
-    ends_show_the_next: bool = False
-    """whether an episode's last step shows the next one's first observation, instead of its own,
-    and no call only resets; all its ends are terminations then"""
+    same_step_autoreset: bool = False
+    """the last step of an episode returns the next one's first observation, and every end is a
+    termination; otherwise the next call resets the environment (next-step autoreset)"""
 
     def reset(self) -> Any:
-        """Begin an episode in each; their observations."""
+        """Begin an episode in every environment; returns the observations."""
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
-        """Observations, rewards, terminated, truncated; after an end the next call only resets."""
+        """Observations, rewards, terminated, truncated."""
 
-    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
-        """Have the columns `which` at the start of their `episodes`; everybody's observations.
+    def begin(self, which: Array, episodes: Array, autoreset: bool) -> Any:
+        """Put the columns `which` at the start of their `episodes[B]`; all columns' observations.
 
-        If they have `turned` from the episode before by themselves, None means that all is well.
-        Only asked for where `resume` is "replay".
+        With `autoreset` they were just reset by `step`; None then means that nothing had to be
+        done. Called only where `resume` is "replay".
         """
         raise AssertionError(f"resume is {self.resume}")
 
     def state(self) -> dict[str, Array]:
-        """All of it; empty unless `resume` is "state"."""
+        """The state of all environments; empty unless `resume` is "state"."""
         return {}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """What `state` gave, where `resume` is "state"; `ValueError` if it can't be that."""
+        """Take what `state` returned; `ValueError` if it can't be that."""
         raise AssertionError(f"resume is {self.resume}")
 
     def close(self) -> None: ...
 
 
 SeedOf = Callable[[int, int], int]
-"""The seed of a column's episode."""
+"""(column, number of its episode) → seed"""
 BatchMaker = Callable[[int, SeedOf, int], Batch]
-"""From how many, their seeds, and a number of threads, to all of them."""
+"""(number of environments, their seeds, number of threads) → batch"""
 
 
-class NativeColumns(SingleColumns):
-    """Environments stepped as one batch."""
+class NativeColumns(SingleAgentColumns):
+    """The environments of a `Batch`."""
 
     def __init__(
         self,
@@ -75,13 +74,13 @@ class NativeColumns(SingleColumns):
     ) -> None:
         super().__init__(num_envs, seed, first_column)
         self._make, self._threads = make, threads
-        self._batch = self._made(np.zeros(num_envs, np.int64))
+        self._batch = self._make_batch(np.zeros(num_envs, np.int64))
         try:
             self.observation_space = self._batch.observation_space
             self.action_space = self._batch.action_space
             self.act_spec = action_spec(self.action_space)
-            shown = observation_spec(self.observation_space, self.act_spec)
-            self.obs_spec = with_stack(shown, stack)
+            obs_spec = observation_spec(self.observation_space, self.act_spec)
+            self.obs_spec = with_stack(obs_spec, stack)
         except BaseException:
             self.close()
             raise
@@ -90,36 +89,35 @@ class NativeColumns(SingleColumns):
         self._plain = self.obs_spec.plain and self.obs_spec.kind != "discrete"
         self.resume = self._batch.resume
         self.ended = np.zeros(num_envs, np.bool_)
-        self._resetting = False
-        """some have: the next row begins their next episodes"""
-        self._adrift = np.zeros(num_envs, np.bool_)
-        """ended for us, and not for the batch"""
+        self._any_ended = False
+        self._needs_reset = np.zeros(num_envs, np.bool_)
+        """ended here but not in the batch, which therefore won't reset them by itself"""
 
     def close(self) -> None:
         close_quietly(self._batch)
 
-    def _made(self, episode: Array) -> Batch:
-        """A batch whose first episodes have these numbers."""
+    def _make_batch(self, episode: Array) -> Batch:
+        """A batch whose first episodes have the numbers `episode[B]`."""
 
         def seed_of(i: int, number: int) -> int:
             return episode_seed(self._seed, self.first_column + i, int(episode[i]) + number)
 
-        with _failing("can't be made"):
+        with _batch_errors("can't be made"):
             return self._make(self.num_envs, seed_of, self._threads)
 
     def reset(self, obs: Array) -> None:
         self.episode += 1
-        self.started[:], self.ended[:], self._adrift[:] = self.row, False, False
-        self._resetting = False
-        if self.episode.any() and self.resume != "replay":  # which is given seeds as it goes
+        self.started[:], self.ended[:], self._needs_reset[:] = self.row, False, False
+        self._any_ended = False
+        if self.episode.any() and self.resume != "replay":  # whose episodes are seeded one by one
             self.close()
-            self._batch = self._made(self.episode)
-        with _failing("can't be reset"):
-            found = self._batch.reset()
+            self._batch = self._make_batch(self.episode)
+        with _batch_errors("can't be reset"):
+            observation = self._batch.reset()
             if self.resume == "replay":
-                everybody = np.ones(self.num_envs, np.bool_)
-                found = self._batch.begin(everybody, self.episode, turned=False)
-            self._write(obs, found)
+                everyone = np.ones(self.num_envs, np.bool_)
+                observation = self._batch.begin(everyone, self.episode, autoreset=False)
+            self._write(obs, observation)
 
     def step(self, t: int, actions: Array, out: Rollout) -> None:
         try:
@@ -128,44 +126,46 @@ class NativeColumns(SingleColumns):
             out.reward[t] = reward
             done = np.logical_or(terminated, truncated)
             self.row += 1
-            if self._resetting or done.any():  # seldom, and all else is as it was cleared
-                self._note_ends(t, terminated, truncated, done, out)
+            if self._any_ended or done.any():
+                self._record_ends(t, terminated, truncated, done, out)
         except ENV_ERRORS as error:
             raise EnvironmentFailed(
                 f"the vector environment raised at row {self.row}: {describe(error)}"
             ) from error
 
-    def _note_ends(
+    def _record_ends(
         self, t: int, terminated: Array, truncated: Array, done: Array, out: Rollout
     ) -> None:
-        """Row `t` ended episodes, or began some."""
-        begun, self.ended = self.ended, done
-        if self._resetting:
-            going = ~begun
-            out.valid[t], self.ended = going, done & going
+        """Write the flags of a row in which some columns ended or were reset."""
+        if self._batch.same_step_autoreset:
+            begun = done
+        else:
+            begun = self.ended
+            stepped = ~begun
+            out.valid[t] = stepped
             out.reward[t, begun] = 0.0
-            terminated, truncated = terminated & going, truncated & going
+            terminated, truncated = terminated & stepped, truncated & stepped
+            self.ended = done & stepped
+            self._any_ended = bool(self.ended.any())
         out.terminated[t], out.truncated[t] = terminated, truncated
-        if self._batch.ends_show_the_next:
-            begun, self.ended = self.ended, begun
-        some, self._resetting = self._resetting, bool(self.ended.any())
         out.first[t + 1] = begun
-        if some or self._batch.ends_show_the_next:
-            self.started[begun] = self.row
-            self.episode += begun
-            if self.resume == "replay":
-                self._turn(begun, out.obs[t + 1])
+        self.started[begun] = self.row
+        self.episode += begun
+        if self.resume == "replay":
+            self._begin_episodes(begun, out.obs[t + 1])
 
-    def _turn(self, begun: Array, obs: Array) -> None:
-        """Columns whose episodes the batch has begun, or which are to be brought there."""
-        for which, turned in ((begun & ~self._adrift, True), (begun & self._adrift, False)):
+    def _begin_episodes(self, begun: Array, obs: Array) -> None:
+        """Seed the episodes that a row has begun, and reset those that the batch did not."""
+        reset = begun & self._needs_reset
+        for which, autoreset in ((begun & ~reset, True), (reset, False)):
             if which.any():
-                found = self._batch.begin(which, self.episode, turned)
-                if found is not None:
-                    self._write(obs, found)
-        self._adrift &= ~begun
+                observation = self._batch.begin(which, self.episode, autoreset)
+                if observation is not None:
+                    self._write(obs, observation)
+        self._needs_reset &= ~begun
 
     def _write(self, obs: Array, observation: Any) -> None:
+        """Store the observations of all columns in `obs[B]`."""
         if self._plain and observation.shape == obs.shape:
             obs[...] = observation
             return
@@ -175,21 +175,17 @@ class NativeColumns(SingleColumns):
         return super().state() | self._batch.state()
 
     def restore(self, state: dict[str, Array]) -> None:
-        self.row = int(state["row"])
-        self.episode[:] = state["episode"]
-        if self.resume == "none":
-            return  # the caller resets
-        self.started[:], self.ended = state["started"], state["ended"].copy()
-        self._resetting = bool(self.ended.any())
+        super().restore(state)
+        self._any_ended = bool(self.ended.any())
         if self.resume == "state":
-            with _failing("can't be reset"):
+            with _batch_errors("can't be reset"):
                 self._batch.reset()
             self._batch.restore(state)
 
     def replay(
         self, actions: Sequence[Array | None], expected: Array, returns: Array
-    ) -> list[Difference]:
-        """All columns side by side, each joining in when as many steps are left as it needs."""
+    ) -> list[ReplayMismatch]:
+        """All columns are stepped together; each begins when as many steps are left as it has."""
         lengths = np.array([-1 if taken is None else len(taken) for taken in actions])
         longest = int(lengths.max(initial=0))
         shape, dtype = self.act_spec.stored
@@ -197,39 +193,41 @@ class NativeColumns(SingleColumns):
         for i, taken in enumerate(actions):
             if taken is not None and len(taken):
                 table[longest - len(taken) :, i] = taken
-        seen, over = np.zeros_like(expected), np.zeros(self.num_envs, np.bool_)
-        total, size = np.zeros(self.num_envs), np.zeros(self.num_envs)
-        with _failing("raised while it was replayed"):
+        seen, ended = np.zeros_like(expected), np.zeros(self.num_envs, np.bool_)
+        total, magnitude = np.zeros(self.num_envs), np.zeros(self.num_envs)
+        with _batch_errors("raised while it was replayed"):
             self._write(seen, self._batch.reset())
             for left in range(longest, -1, -1):
-                joining = lengths == left
-                if joining.any():
-                    self._write(seen, self._batch.begin(joining, self.episode, turned=False))
-                    over &= ~joining
-                    total[joining] = size[joining] = 0.0
+                begins = lengths == left
+                if begins.any():
+                    self._write(seen, self._batch.begin(begins, self.episode, autoreset=False))
+                    ended &= ~begins
+                    total[begins] = magnitude[begins] = 0.0
                 if left:
                     self.heartbeat.beats += 1
                     observation, reward, terminated, truncated = self._batch.step(
                         self.adapt(table[longest - left])
                     )
                     self._write(seen, observation)
-                    over |= terminated | truncated
+                    ended |= terminated | truncated
                     total += np.asarray(reward, np.float32)
-                    size += np.abs(reward)
-        different = []
-        for i, taken in enumerate(actions):
-            same = alike(self.obs_spec, seen[i : i + 1], expected[i : i + 1])
-            what = difference(same, float(total[i] - returns[i]), float(size[i]), bool(over[i]))
-            if taken is not None and what:
-                different.append((i, what))
+                    magnitude += np.abs(reward)
+        mismatches = []
+        for i in np.flatnonzero(lengths >= 0).tolist():
+            row, gap = slice(i, i + 1), float(total[i] - returns[i])
+            what = self._mismatch(
+                seen[row], expected[row], gap, float(magnitude[i]), bool(ended[i])
+            )
+            if what:
+                mismatches.append((i, what))
                 self.ended[i] = True  # the next row begins its next episode
-        self._adrift, self._resetting = self.ended.copy(), bool(self.ended.any())
-        return different
+        self._needs_reset, self._any_ended = self.ended.copy(), bool(self.ended.any())
+        return mismatches
 
 
 @contextmanager
-def _failing(how: str) -> Iterator[None]:
-    """What a batch raises within is told as the vector environment's failure."""
+def _batch_errors(how: str) -> Iterator[None]:
+    """Raise whatever a batch raises as EnvironmentFailed."""
     try:
         yield
     except PacelineError:

@@ -1,88 +1,155 @@
-"""Source: what a suite makes of a name. Single environments, or many behind one call."""
+"""From an env_id and its options to columns: suites, their sources, and what an environment is."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import gymnasium as gym
+
+from ..config.registry import SUITES, imported
 from ..errors import BadInput
-from .columns import EnvMaker
-from .native import BatchMaker
+from .columns import Columns, Resume
+from .env_columns import EnvColumns, EnvMaker
+from .native import BatchMaker, NativeColumns
+from .spaces import ActionSpec, ObservationSpec, Specs
 
-if TYPE_CHECKING:
-    from . import Columns
-
-MISSION = "mission"
-"""MiniGrid's task in words, which no policy here reads."""
-ColumnsMaker = Callable[[int, int, int], "Columns"]
-"""From a number of environments, the run's seed and the first column, to all of them."""
+EnvId = str | Callable[..., gym.Env[Any, Any]]
+ColumnsMaker = Callable[[int, int, int], Columns]
+"""(number of environments, seed of the run, first column) → columns"""
 
 
 @dataclass(frozen=True)
 class Source:
+    """What a suite returns for a name: how its environments are made."""
+
     one: EnvMaker | None = None
-    """how one environment is made; None where there are only batches"""
+    """makes a single environment; None where there are only batches"""
     many: BatchMaker | None = None
-    """how a batch is made"""
+    """makes a batch of environments that are stepped by one call; preferred to `one`"""
     columns: ColumnsMaker | None = None
-    """how columns of a kind of their own are made, such as those of teams; instead of the above"""
+    """makes columns of a kind of their own, such as teams; instead of the two above"""
     stack: int = 1
-    """observations that a policy should see as one"""
+    """frames that a policy sees as one observation"""
     elsewhere: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """keyword arguments of worlds, by name, in which a policy that learnt here is evaluated too"""
+    """variants that a trained policy is evaluated in too: their keyword arguments, by name"""
 
     def __call__(self) -> Any:
-        """One environment, as any callable `env_id` gives: in Python a source may be one."""
+        """One environment: a source is itself a callable `env_id`."""
         if self.one is None:
             raise BadInput("this source has no single environment to make")
         return self.one()[0]
 
 
-def needed(module: str, suite: str) -> Any:
-    """A package that a suite needs, or how to get it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise BadInput(
-            f"{suite}: needs a package that is not installed ({error}); install it with "
-            f"pip install 'paceline[{suite}]', or everything with make extras"
-        ) from None
+def source_of(
+    env_id: EnvId,
+    kwargs: dict[str, Any] | None = None,
+    time_limit: int | None = None,
+    frame_stack: int | None = None,
+    wrappers: tuple[str, ...] = (),
+    vector: bool = False,
+) -> Source:
+    """The source of `env_id`; refuses options that its suite does not take.
+
+    A suite is one of `SUITES`, or a user's own as module:Function:Name; in Python also a `Source`.
+    """
+    if isinstance(env_id, Source):
+        source = env_id
+    else:
+        suite, name = "gym", env_id
+        if isinstance(env_id, str):
+            if env_id.partition(":")[0] in SUITES:
+                suite, _, name = env_id.partition(":")
+            elif env_id.count(":") == 2:
+                suite, _, name = env_id.rpartition(":")
+        source = imported(SUITES, suite, "env_id")(name, kwargs or {}, time_limit, wrappers)
+        if vector and source.one is not None:
+            from .suites.gym_vector import vector_maker
+
+            many = vector_maker(str(env_id).removeprefix("gym:"), kwargs or {}, time_limit)
+            if wrappers:
+                raise BadInput("env.vector goes without env.wrappers; drop one")
+            source = replace(source, many=many)
+    return replace(source, stack=frame_stack or source.stack)
 
 
-def meant(suite: str, name: str, known: Iterable[str]) -> str:
-    """What a name that a suite does not know may be a slip of, as one would write it."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if not near:
-        return f"see `paceline list envs {suite}`"
-    return f"did you mean {', '.join(f'{suite}:{one}' for one in near)}?"
+@dataclass(frozen=True)
+class EnvInfo:
+    """What a run needs to know of its environment before it makes columns of it."""
+
+    env_id: EnvId
+    options: dict[str, Any]
+    """arguments of `source_of`"""
+    obs_spec: ObservationSpec
+    act_spec: ActionSpec
+    resume: Resume
+    columns_per_env: int = 1
+
+    def columns(self, num_envs: int, seed: int, first_column: int = 0, threads: int = 1) -> Columns:
+        specs = self.obs_spec, self.act_spec
+        more = {"specs": specs, "threads": threads, **self.options}
+        return make_columns(self.env_id, num_envs, seed, first_column, **more)
 
 
-def refuse_own(suite: str, kwargs: Mapping[str, Any], own: Iterable[str]) -> None:
-    """Keyword arguments that are not the user's to give."""
-    for name in own:
-        if name in kwargs:
-            raise BadInput(
-                f"env.kwargs has {name}, which Paceline gives {suite}: itself; leave it out"
-            )
+def inspect_env(env_id: EnvId, **options: Any) -> EnvInfo:
+    """Make one environment to read its spaces."""
+    with closing(make_columns(env_id, 1, **options)) as columns:
+        specs = columns.obs_spec, columns.act_spec
+        return EnvInfo(env_id, options, *specs, columns.resume, columns.columns_per_env)
 
 
-def refusal(suite: str, kwargs: Mapping[str, Any], error: Exception) -> BadInput:
-    """A suite's own objection to its keyword arguments, in one line."""
-    return BadInput(f"env.kwargs is {dict(kwargs)}, which {suite}: refuses: {first_line(error)}")
+def make_columns(
+    env_id: EnvId,
+    num_envs: int,
+    seed: int = 0,
+    first_column: int = 0,
+    masks: bool = True,
+    specs: Specs | None = None,
+    threads: int = 1,
+    default_time_limit: int | None = None,
+    **options: Any,
+) -> Columns:
+    """`num_envs` environments side by side; `options` are those of `source_of`.
 
-
-def first_line(error: Exception) -> str:
-    """Of what an error says."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-
-
-def refuse_wrappers(suite: str, wrappers: tuple[str, ...]) -> None:
-    """Batches have no single environment to put a wrapper around."""
-    if wrappers:
-        raise BadInput(
-            f"env.wrappers is {', '.join(wrappers)}, and {suite}: steps many environments as one, "
-            "which has no place for a wrapper; leave it out"
+    `threads` step environments that come as a batch. `default_time_limit` truncates episodes of
+    single environments that have no limit of their own.
+    """
+    source = source_of(env_id, **options)
+    if source.columns is not None:
+        return source.columns(num_envs, seed, first_column)
+    if source.many is None:
+        assert source.one is not None
+        return EnvColumns(
+            source.one,
+            num_envs,
+            seed,
+            first_column,
+            masks,
+            specs,
+            source.stack,
+            default_time_limit,
         )
+    if specs is None and source.one is not None:
+        with EnvColumns(source.one, 1, seed, stack=source.stack) as single:
+            specs = single.obs_spec, single.act_spec
+    native = NativeColumns(source.many, num_envs, seed, first_column, source.stack, threads)
+    if specs not in (None, (native.obs_spec, native.act_spec)):
+        native.close()
+        raise BadInput(
+            f"env.vector: {env_id} shows something else in its vector implementation, or "
+            "has action masks there that can't be asked for; leave --env.vector off"
+        )
+    return native
+
+
+def single_agent_columns(
+    env_id: EnvId, num_envs: int, **options: Any
+) -> EnvColumns | NativeColumns:
+    """`make_columns`; refuses environments with several agents."""
+    columns = make_columns(env_id, num_envs, **options)
+    if not isinstance(columns, EnvColumns | NativeColumns):
+        columns.close()
+        raise BadInput(f"{env_id} has several agents in an environment; this takes single ones")
+    return columns

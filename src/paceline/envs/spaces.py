@@ -1,8 +1,8 @@
-"""The observation and action spaces Paceline understands, as plain data that JSON can hold."""
+"""Observation and action spaces as plain data that JSON can hold, and how rollouts store them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -16,38 +16,39 @@ from ..rollout import Array, ShapeDtype
 
 SMALLEST_IMAGE = 8
 ACTION_MASK = "action_mask"
-"""The key, of a Dict observation or of `info`, under which an environment says what is allowed."""
+"""Key, in a Dict observation or in `info`, of the mask of allowed actions."""
+LONGEST_TEXT = 300
 
 STRICT = {"extra": "forbid"}
-"""For pydantic, which reads specs that were saved: nothing else may be in them."""
+"""Pydantic's configuration for reading saved specs: unknown fields are an error."""
 
 Path = tuple[str | int, ...]
+"""Keys of Dicts and positions in Tuples that lead to a leaf."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One plain space within an observation: numbers, choices (one-hot), or an image."""
+    """A plain space within an observation: numbers, choices (stored one-hot), or an image."""
 
     __pydantic_config__ = STRICT
 
     path: Path
-    """keys of Dicts and positions in Tuples that lead to it"""
     kind: Literal["numbers", "choices", "image"]
     shape: tuple[int, ...]
     dtype: str = "float32"
     sizes: tuple[int, ...] = ()
-    """of each choice, how many there are"""
+    """number of values of each choice"""
     starts: tuple[int, ...] = ()
-    """of each choice, the first"""
+    """first value of each choice"""
     channels_first: bool = False
 
     @property
     def size(self) -> int:
-        """Features it has in a vector."""
+        """Features that it has in a vector."""
         return sum(self.sizes) if self.kind == "choices" else int(np.prod(self.shape))
 
     def stacked(self, frames: int) -> Leaf:
-        """So many of them as one; an image's become its channels."""
+        """`frames` of them as one: along the channels of an image, else along a new first axis."""
         if self.kind != "image" or len(self.shape) == 2:
             shape = (frames, *self.shape)
         elif self.channels_first:
@@ -60,25 +61,25 @@ class Leaf:
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """What an environment shows, leaf by leaf, and how it lies in a rollout.
+    """The leaves of an observation, and how it is stored in a rollout.
 
-    Stored are, each only where there is such a thing: `index`, the category of an observation that
-    is nothing but Discrete; `vector`, all numbers and one-hot choices side by side; `image0`,
-    `image1` …; and `mask`, the actions that are allowed. One of them is a plain array; several
-    together are one array with named fields.
+    The parts that are stored, where they exist: `index`, the category of an observation that is
+    a single Discrete; `vector`, all numbers and one-hot choices side by side; `image0`, `image1`,
+    …; and `mask`, the allowed actions. A single part is a plain array, several are one array with
+    named fields.
     """
 
     __pydantic_config__ = STRICT
 
     leaves: Annotated[tuple[Leaf, ...], MinLen(1)]
     mask: tuple[Annotated[int, Ge(1)], ...] = ()
-    """how many there are of each choice that a mask of actions speaks of; empty without one"""
+    """number of values of each choice that the action mask covers; empty without a mask"""
     stack: Annotated[int, Ge(1)] = 1
-    """a policy sees this many of the latest observations as one; each is stored once"""
+    """latest observations that a policy sees as one; a rollout stores each of them once"""
 
     @cached_property
     def seen(self) -> ObservationSpec:
-        """As a policy sees it: with stacks, whose images lie side by side as channels."""
+        """The observation that a policy sees: stacked."""
         if self.stack == 1:
             return self
         (leaf,) = self.leaves
@@ -86,20 +87,20 @@ class ObservationSpec:
 
     @property
     def history(self) -> tuple[int, ShapeDtype]:
-        """How many observations before a rollout's first are kept for its stacks, and of what."""
+        """How many older observations a rollout's first stacks need, and how each is stored."""
         return self.stack - 1, next(iter(self.parts.values()))
 
     @cached_property
     def kind(self) -> Literal["vector", "image", "discrete", "mixed"]:
         if self.images:
             return "image" if len(self.leaves) == 1 else "mixed"
-        only = self.leaves[0]
-        lone = len(self.leaves) == 1 and only.kind == "choices" and only.shape == ()
-        return "discrete" if lone else "vector"
+        leaf = self.leaves[0]
+        discrete = len(self.leaves) == 1 and leaf.kind == "choices" and leaf.shape == ()
+        return "discrete" if discrete else "vector"
 
     @cached_property
     def parts(self) -> dict[str, ShapeDtype]:
-        """What is stored, by name."""
+        """Shape and dtype of what is stored, by name."""
         parts: dict[str, ShapeDtype] = {}
         if self.kind == "discrete":
             parts["index"] = ((), np.int64)
@@ -129,13 +130,13 @@ class ObservationSpec:
 
     @property
     def plain(self) -> bool:
-        """Whether an environment's observation can be stored as it comes."""
-        only = self.leaves[0]
-        return only.path == () and not self.mask and (only.kind != "choices" or not only.shape)
+        """Whether an observation is stored as the environment returns it."""
+        leaf = self.leaves[0]
+        return leaf.path == () and not self.mask and (leaf.kind != "choices" or not leaf.shape)
 
     @property
     def places(self) -> Iterator[tuple[Leaf, str, slice]]:
-        """Of each leaf the part that holds it, and its features within the vector."""
+        """Of each leaf, the part that holds it and its features within the vector."""
         at = images = 0
         for leaf in self.leaves:
             if leaf.kind == "image":
@@ -165,10 +166,17 @@ class ObservationSpec:
         flat = [leaf for leaf in self.leaves if leaf.kind != "image"]
         return np.repeat([leaf.kind == "numbers" for leaf in flat], [leaf.size for leaf in flat])
 
+    def __str__(self) -> str:
+        """Without the bounds of a Box, which are not part of a spec."""
+        texts = [f"{path_text(leaf.path)} {_leaf_text(leaf)}".lstrip() for leaf in self.leaves]
+        if self.mask:
+            texts.append(f"an {ACTION_MASK} of {sum(self.mask)}")
+        return _shortened(", ".join(texts))
+
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """`discrete` with `size` choices; `multi`, several of them at once, of `sizes` each; or `box`
+    """`discrete` with `size` values; `multi`, several choices with `sizes` values each; or `box`
     with `size` numbers within `low` and `high`."""
 
     __pydantic_config__ = STRICT
@@ -192,17 +200,35 @@ class ActionSpec:
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """How many there are of each choice that a mask has to speak of; empty for a Box."""
+        """Number of values of each choice that a mask has to cover; empty for a Box."""
         return () if self.kind == "box" else self.sizes or (self.size,)
+
+    def __str__(self) -> str:
+        if self.kind == "discrete":
+            return _choices_text((self.size,), (self.start,), ())
+        if self.kind == "multi":
+            return _shortened(_choices_text(self.sizes, self.starts, self.shape))
+        low, high = (
+            bound[0] if len(set(bound)) == 1 else list(bound) for bound in (self.low, self.high)
+        )
+        return _shortened(f"Box({low}, {high}, {self.shape}, {self.dtype})")
 
 
 Specs = tuple[ObservationSpec, ActionSpec]
 
 
+def specs_mismatch(ours: Specs, theirs: Specs) -> tuple[str, str, str] | None:
+    """Which of "observations" and "actions" differ, ours and theirs; None if neither does."""
+    for role, our, their in zip(("observations", "actions"), ours, theirs, strict=True):
+        if our != their:
+            return role, str(our), str(their)
+    return None
+
+
 def observation_spec(
     space: gym.Space[Any], act: ActionSpec | None = None, info: dict[str, Any] | None = None
 ) -> ObservationSpec:
-    """How `space` is stored, if it can be; `act` and the `info` of a reset tell of action masks."""
+    """The spec of `space`; `act` and the `info` of a reset are needed to find action masks."""
     choices = act.choices if act else ()
     mask = choices if ACTION_MASK in (info or {}) else ()
     leaves = []
@@ -227,7 +253,7 @@ def _leaves(space: gym.Space[Any], path: Path) -> Iterator[Leaf]:
     if isinstance(space, gym.spaces.Dict):
         for key, inner in space.spaces.items():
             if not isinstance(key, str):
-                raise _refusal("observation", space, path, "a Dict with names as keys")
+                raise _unusable("observation", space, path, "a Dict with names as keys")
             yield from _leaves(inner, (*path, key))
     elif isinstance(space, gym.spaces.Tuple):
         for position, inner in enumerate(space.spaces):
@@ -235,18 +261,18 @@ def _leaves(space: gym.Space[Any], path: Path) -> Iterator[Leaf]:
     elif isinstance(space, gym.spaces.Discrete):
         yield Leaf(path, "choices", (), "int64", (int(space.n),), (int(space.start),))
     elif isinstance(space, gym.spaces.MultiDiscrete):
-        yield Leaf(path, "choices", space.shape, "int64", _flat(space.nvec), _flat(space.start))
+        yield Leaf(path, "choices", space.shape, "int64", _ints(space.nvec), _ints(space.start))
     elif isinstance(space, gym.spaces.MultiBinary):
         yield Leaf(path, "numbers", space.shape)
     elif isinstance(space, gym.spaces.Box):
-        yield _box(space, path)
+        yield _box_leaf(space, path)
     else:
         known = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
-        raise _refusal("observation", space, path, known)
+        raise _unusable("observation", space, path, known)
 
 
-def _box(space: gym.spaces.Box, path: Path) -> Leaf:
-    """Three axes, or two of bytes, with two sides large enough to convolve over: an image."""
+def _box_leaf(space: gym.spaces.Box, path: Path) -> Leaf:
+    """An image if it has three axes, or two of uint8, of which two are large enough to convolve."""
     sides = sorted(space.shape)[-2:]
     dimensions, of_bytes = len(space.shape), space.dtype == np.uint8
     if not ((dimensions == 3 or (dimensions == 2 and of_bytes)) and sides[0] >= SMALLEST_IMAGE):
@@ -257,12 +283,12 @@ def _box(space: gym.spaces.Box, path: Path) -> Leaf:
 
 
 def action_spec(space: gym.Space[Any]) -> ActionSpec:
-    """How the policy acts in `space`, if it can; MultiBinary is several choices between two."""
+    """The spec of `space`; MultiBinary is several choices of two values."""
     if isinstance(space, gym.spaces.Discrete):
         return ActionSpec("discrete", int(space.n), start=int(space.start))
     if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
-        sizes = _flat(getattr(space, "nvec", np.full(space.shape, 2)))
-        starts = _flat(getattr(space, "start", np.zeros(space.shape)))
+        sizes = _ints(getattr(space, "nvec", np.full(space.shape, 2)))
+        starts = _ints(getattr(space, "start", np.zeros(space.shape)))
         return ActionSpec(
             "multi", sum(sizes), space.shape, str(space.dtype), sizes=sizes, starts=starts
         )
@@ -270,18 +296,14 @@ def action_spec(space: gym.Space[Any]) -> ActionSpec:
         low, high = (tuple(map(float, bound.ravel())) for bound in (space.low, space.high))
         size = int(np.prod(space.shape))
         return ActionSpec("box", size, space.shape, str(space.dtype), low=low, high=high)
-    raise _refusal("action", space, (), "Discrete, MultiDiscrete, MultiBinary or Box")
+    raise _unusable("action", space, (), "Discrete, MultiDiscrete, MultiBinary or Box")
 
 
-def _flat(numbers: Any) -> tuple[int, ...]:
+def _ints(numbers: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in np.ravel(numbers))
 
 
-def path_text(path: Path) -> str:
-    return "".join(f"[{key!r}]" for key in path)
-
-
-def _refusal(role: str, space: gym.Space[Any], path: Path, known: str) -> BadInput:
+def _unusable(role: str, space: gym.Space[Any], path: Path, known: str) -> BadInput:
     where = f"'s {role} space has, at {path_text(path)}," if path else f"'s {role} space is"
     wrapper = "ObservationWrapper" if role == "observation" else "ActionWrapper"
     return BadInput(
@@ -289,3 +311,28 @@ def _refusal(role: str, space: gym.Space[Any], path: Path, known: str) -> BadInp
         f"Leave it out or encode it in a wrapper of yours (a gymnasium.{wrapper}), given as "
         "--env.wrappers module:Class"
     )
+
+
+# Specs as text. A spec may come from a stranger's file, so no array of the size that it claims is
+# allocated, as a gym.Space would.
+
+
+def path_text(path: Path) -> str:
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _leaf_text(leaf: Leaf) -> str:
+    if leaf.kind != "choices":
+        return f"Box({leaf.shape}, {leaf.dtype})"
+    return _choices_text(leaf.sizes, leaf.starts, leaf.shape)
+
+
+def _choices_text(sizes: Sequence[int], starts: Sequence[int], shape: tuple[int, ...]) -> str:
+    if shape == ():
+        return f"Discrete({sizes[0]}, start={starts[0]})" if starts[0] else f"Discrete({sizes[0]})"
+    start = f", start={list(starts)}" if any(starts) else ""
+    return f"MultiDiscrete({list(sizes)}{start}, shape={shape})"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} …"

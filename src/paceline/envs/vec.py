@@ -1,4 +1,4 @@
-"""make_vec: the vector environment alone, for those who bring their own loop."""
+"""Columns stepped row by row, without a sampler: RowStepper, and make_vec for users' loops."""
 
 from __future__ import annotations
 
@@ -9,10 +9,41 @@ import numpy as np
 from ..errors import BadInput
 from ..rollout import Array, Rollout
 from .adapters import ObservationAdapter
-from .columns import EnvColumns
-from .frame_stack import Window, stacked_space
-from .maker import EnvId, plain_columns
+from .columns import Columns
+from .env_columns import EnvColumns
+from .frame_stack import FrameStack, stacked_space
 from .native import NativeColumns
+from .source import EnvId, single_agent_columns
+
+
+class RowStepper:
+    """Columns and the latest row of their rollout, with frame stacks as a policy sees them."""
+
+    def __init__(self, columns: Columns) -> None:
+        obs, act, agents = columns.obs_spec, columns.act_spec, columns.columns_per_env
+        self.columns = columns
+        self.row = Rollout.allocate(
+            1, columns.num_envs * agents, obs.stored, act.stored, columns_per_env=agents
+        )
+        self._stack = FrameStack(obs, self.row.columns) if obs.stack > 1 else None
+
+    def reset(self) -> None:
+        """Begin an episode in every column."""
+        self.columns.reset(self.row.obs[1])
+        self.row.first[1] = True
+
+    def observe(self) -> tuple[Array, Array]:
+        """[B, ...] the latest observations, and [B] which of them start an episode; views."""
+        obs, first = self.row.obs[1], self.row.first[1]
+        return (obs if self._stack is None else self._stack.show(obs, first)), first
+
+    def step(self, actions: Any) -> Rollout:
+        """Step every column with its action, in the form that `columns.step` takes."""
+        if self._stack is not None:
+            self._stack.shift()
+        self.row.start_next()
+        self.columns.step(0, actions, self.row)
+        return self.row
 
 
 class Step(NamedTuple):
@@ -30,14 +61,12 @@ class VecEnv:
     """`num_envs` environments stepped together, under next-step autoreset. A context manager."""
 
     def __init__(self, columns: EnvColumns | NativeColumns) -> None:
-        self._columns = columns
+        self._columns, self._stepper = columns, RowStepper(columns)
         self.num_envs = columns.num_envs
-        obs, act = columns.obs_spec, columns.act_spec
-        self.observation_space = stacked_space(columns.observation_space, obs)
+        spec = columns.obs_spec
+        self.observation_space = stacked_space(columns.observation_space, spec)
         self.action_space = columns.action_space
-        self._row = Rollout.allocate(1, self.num_envs, obs.stored, act.stored)
-        self._window = Window(obs, self.num_envs) if obs.stack > 1 else None
-        self._adapter = None if obs.seen.plain else ObservationAdapter(obs.seen)
+        self._adapter = None if spec.seen.plain else ObservationAdapter(spec.seen)
         self._begun = False
 
     def __enter__(self) -> VecEnv:
@@ -49,21 +78,16 @@ class VecEnv:
     def close(self) -> None:
         self._columns.close()
 
-    def _seen(self) -> Any:
-        """The latest observations, as the environment gives them."""
-        obs = self._row.obs[1]
-        if self._window is not None:
-            obs = self._window.show(obs, self._row.first[1])
-        found = obs.copy() if self._adapter is None else self._adapter.read(obs)
-        if self._window is not None:
-            self._window.shift()
-        return found
+    def _observation(self) -> Any:
+        """The latest observations, in the structure of the environment's space."""
+        obs, _ = self._stepper.observe()
+        return obs.copy() if self._adapter is None else self._adapter.read(obs)
 
     def reset(self) -> Any:
         """Begin an episode in every column and return the first observations."""
-        self._columns.reset(self._row.obs[1])
-        self._row.first[1] = self._begun = True
-        return self._seen()
+        self._stepper.reset()
+        self._begun = True
+        return self._observation()
 
     def step(self, actions: Any) -> Step:
         """Step every column with its action, as the environment's action space has it."""
@@ -71,13 +95,11 @@ class VecEnv:
             raise BadInput("step() came before reset(); call reset() once to begin")
         if len(actions) != self.num_envs:
             raise BadInput(f"{len(actions)} actions for {self.num_envs} environments")
-        row = self._row
-        row.start_next()
         if isinstance(self._columns, NativeColumns):
             actions = np.asarray(actions)
-        self._columns.step(0, actions, row)
+        row = self._stepper.step(actions)
         arrays = (row.reward[0], row.terminated[0], row.truncated[0], row.valid[0])
-        return Step(self._seen(), *(array.copy() for array in arrays))
+        return Step(self._observation(), *(array.copy() for array in arrays))
 
 
 def make_vec(
@@ -97,4 +119,4 @@ def make_vec(
     options: dict[str, Any] = {"kwargs": kwargs, "time_limit": time_limit, "vector": vector}
     options |= {"frame_stack": frame_stack, "wrappers": wrappers}
     # A mask is shown like the rest of an observation, for the caller to apply.
-    return VecEnv(plain_columns(env_id, num_envs, seed=seed, masks=False, **options))
+    return VecEnv(single_agent_columns(env_id, num_envs, seed=seed, masks=False, **options))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..envs.frame_stack import frames, places, stacked, together
+from ..envs.frame_stack import flat_frames, merge_frames, stack_index, stacked
 from ..envs.spaces import ObservationSpec
 from ..policy.prediction import Inputs
 from ..rollout import Rollout
@@ -29,8 +29,8 @@ class RolloutObservations:
         parts, pictures = {}, {}
         for name, found in spec.split(rollout.obs).items():
             if name.startswith("image"):
-                pictures[name] = torch.from_numpy(frames(spec, rollout, name)).to(device)
-                found = places(rollout.first, spec.stack)
+                pictures[name] = torch.from_numpy(flat_frames(spec, rollout, name)).to(device)
+                found = stack_index(rollout.first, spec.stack)
             elif name == "vector":
                 found = stacked(spec, rollout, "vector")
             parts[name] = torch.from_numpy(found).to(device).flatten(0, 1).contiguous()
@@ -56,4 +56,4 @@ def _gathered(kept: torch.Tensor, at: torch.Tensor, spec: ObservationSpec) -> to
     if kept.ndim == 3:
         one_by_one = [kept.index_select(0, column) for column in at.unbind(1)]
         return torch.stack(one_by_one, -1).movedim(-1, 1)
-    return together(kept.index_select(0, at.flatten()), spec)
+    return merge_frames(kept.index_select(0, at.flatten()), spec)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.registry import imported, name_of
-from ..envs.adapters import assembled, space_of
+from ..envs.adapters import space_of, unflatten
 from ..envs.spaces import ObservationSpec
 from ..errors import BadInput
 from .network import Encoder, NetworkSpec
@@ -80,7 +80,7 @@ def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
     named = dict(zip(obs.parts, parts, strict=False))
     if "index" in named:
         one_hot = nn.functional.one_hot(named["index"], obs.size).to(torch.float32)
-        return assembled([(obs.leaves[0].path, one_hot)])
+        return unflatten([(obs.leaves[0].path, one_hot)])
 
     leaves = []
     for leaf, part, place in obs.places:
@@ -88,7 +88,7 @@ def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
         if leaf.kind == "numbers" and len(leaf.shape) > 1:
             value = value.reshape(-1, *leaf.shape)
         leaves.append((leaf.path, value))
-    return assembled(leaves)
+    return unflatten(leaves)
 
 
 def _trial(obs: ObservationSpec) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ from ..config.schema import Config
 from ..config.values import seconds
 from ..distributed import Sync
 from ..distributed.local import Local
-from ..envs.maker import EnvInfo, inspect_env
+from ..envs.source import EnvInfo, inspect_env
 from ..envs.spaces import ActionSpec, ObservationSpec
 from ..errors import BadInput, LostRank, OutOfMemory
 from ..learning.compiler import COMPILER_TIMEOUT, compile_failure_reason, compiler_timeout

@@ -12,15 +12,16 @@ import numpy as np
 
 from ..config.text import several
 from ..envs import Columns
-from ..envs.columns import MAX_FAILURES, EnvColumns, episode_seed
-from ..envs.frame_stack import Window
-from ..envs.maker import EnvId, make_columns, source_of
-from ..envs.space_text import mismatch
+from ..envs.columns import episode_seed
+from ..envs.env_columns import MAX_FAILURES, EnvColumns
+from ..envs.source import EnvId, make_columns, source_of
+from ..envs.spaces import specs_mismatch
+from ..envs.vec import RowStepper
 from ..errors import BadInput, EnvironmentFailed
 from ..policy.agent import Agent
 from ..processes.hardware import available_cpus
 from ..processes.heartbeat import Heartbeat
-from ..rollout import Array, Rollout
+from ..rollout import Array
 from ..samplers.unroll import none_hint
 
 log = logging.getLogger("paceline")
@@ -115,14 +116,11 @@ def _run(
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; write 1 or more")
     width = min(episodes, SIDE_BY_SIDE)
-    with closing(
-        make_columns(
-            env_id, width, EVALUATION_SEED, longest=NO_LIMIT, threads=available_cpus(), **options
-        )
-    ) as columns:
+    more = {"default_time_limit": NO_LIMIT, "threads": available_cpus(), **options}
+    with closing(make_columns(env_id, width, EVALUATION_SEED, **more)) as columns:
         columns.heartbeat = heartbeat or Heartbeat()
         spaces = columns.obs_spec.seen, columns.act_spec
-        if other := mismatch((agent.network.obs, agent.network.act), spaces):
+        if other := specs_mismatch((agent.network.obs, agent.network.act), spaces):
             role, wanted, found = other
             raise BadInput(f"the policy's {role} are {wanted}, the environment's {found}")
         try:
@@ -163,34 +161,28 @@ def _play(
     agent: Agent, columns: Columns, episodes: int, sample: bool
 ) -> tuple[Array, Array, list[int]]:
     """Returns, lengths, and which of its column's episodes each was, counting dropped ones."""
-    width, each = columns.num_envs, columns.columns_per_env
-    actor = agent.actor(width * each)
-    obs_spec, stored = columns.obs_spec, columns.act_spec.stored
-    row = Rollout.allocate(1, width * each, obs_spec.stored, stored, columns_per_env=each)
-    window = Window(obs_spec, row.columns) if obs_spec.stack > 1 else None
+    width, stepper = columns.num_envs, RowStepper(columns)
+    row = stepper.row
+    actor = agent.actor(row.columns)
     parameters = np.empty((row.columns, actor.distribution.size), np.float32)
     carry = np.zeros((row.columns, actor.carry_size), np.float32)
     total, length = np.zeros(width), np.zeros(width, np.int64)
     totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
     numbers, played, dropped = [0] * episodes, [0] * width, [0] * width
     """played: episodes of each column; dropped: in a row, because its environment failed"""
-    columns.reset(row.obs[1])
-    row.first[1] = True
+    stepper.reset()
     missing = episodes
     while missing:
-        row.start_next()
         columns.heartbeat.row += 1
-        obs = row.obs[0] if window is None else window.show(row.obs[0], row.first[0])
+        obs, first = stepper.observe()
         with np.errstate(all="ignore"):  # whatever environments have made of it
-            actor.step(obs, row.first[0], carry, parameters)
-        if window is not None:
-            window.shift()
+            actor.step(obs, first, carry, parameters)
         if sample:
             noise = actor.distribution.noise(EVALUATION_SEED, columns.row, 0, row.columns, 1)[0]
             actor.distribution.sample(parameters, noise, row.action[0])
         else:
             actor.distribution.greedy(parameters, row.action[0])
-        columns.step(0, columns.adapt(row.action[0]), row)
+        stepper.step(columns.adapt(row.action[0]))
         stepped = row.env_stepped[0]
         total += row.env_reward[0]
         length += stepped

@@ -20,9 +20,9 @@ from ..config.resolve import fit_to_spaces
 from ..config.schema import BUDGETS, Config
 from ..config.text import printable, several
 from ..distributed import Sync
-from ..envs.maker import EnvInfo
-from ..envs.replaying import Difference
-from ..envs.space_text import mismatch
+from ..envs.columns import ReplayMismatch
+from ..envs.source import EnvInfo
+from ..envs.spaces import specs_mismatch
 from ..errors import BadInput, Diverged, EnvironmentFailed, StoppedEarly
 from ..policy.agent import from_checkpoint, locate, network_facts, saved_network
 from ..processes import hardware as machine
@@ -151,7 +151,8 @@ def _note_eager(folder: Path, parts: Parts) -> None:
 def _refuse_other_spaces(path: Path, found: checkpoint.Checkpoint, env_info: EnvInfo) -> None:
     """The policy was made for the environment as it was."""
     network = saved_network(path, found)
-    changed = mismatch((network.obs, network.act), (env_info.obs_spec.seen, env_info.act_spec))
+    ours, theirs = (network.obs, network.act), (env_info.obs_spec.seen, env_info.act_spec)
+    changed = specs_mismatch(ours, theirs)
     if changed:
         role, was, now = changed
         raise BadInput(
@@ -278,7 +279,7 @@ def _restore(path: Path, found: checkpoint.Checkpoint, config: Config, parts: Pa
                 f"{shown(path)} was made; put it back, since it alters what is learnt"
             )
     began = time.perf_counter()
-    different: list[Difference] = []
+    different: list[ReplayMismatch] = []
     try:
         per_column = parts.learner.per_column
         learner, sampler = checkpoint.split_rank(found.arrays, sync.rank, sync.size, per_column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from ..envs.replaying import Difference
+    from ..envs.columns import ReplayMismatch
     from ..rollout import Array, Rollout
 
 
@@ -41,7 +41,7 @@ class Sampler(Counters, Protocol):
         A rollout that failed, or from which no update could be made, is thereby taken back.
         """
 
-    def restore(self, state: dict[str, Any]) -> list[Difference]:
+    def restore(self, state: dict[str, Any]) -> list[ReplayMismatch]:
         """Go on from `state`; returns the columns that did not come out as they were."""
 
     def close(self) -> None: ...

@@ -11,10 +11,10 @@ import os
 import numpy as np
 
 from ..envs import Columns
-from ..envs.frame_stack import Window
+from ..envs.columns import ReplayMismatch
+from ..envs.frame_stack import FrameStack
 from ..envs.guards import end_if_forked
-from ..envs.maker import EnvInfo
-from ..envs.replaying import Difference
+from ..envs.source import EnvInfo
 from ..policy.actor import Actor, make_actor
 from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
@@ -38,7 +38,7 @@ class Block:
         self._first = np.zeros(spec.columns, np.bool_)
         self._carry = np.zeros((spec.columns, spec.carry), np.float32)
         stacks = columns.obs_spec.stack > 1
-        self._window = Window(columns.obs_spec, spec.columns) if stacks else None
+        self._window = FrameStack(columns.obs_spec, spec.columns) if stacks else None
         self._head = np.empty((spec.steps, spec.columns, actor.distribution.size), np.float32)
         self._open = OpenEpisodes.none(columns.num_envs)
         self._rollouts, self._version = 0, 0
@@ -91,7 +91,7 @@ class Block:
         last = {"obs": self._obs, "first": self._first, "state": self._carry}
         return self.counters() | last_rows(self.columns.obs_spec, last) | before
 
-    def restore(self, state: Snapshot) -> list[Difference]:
+    def restore(self, state: Snapshot) -> list[ReplayMismatch]:
         """Go on from `state`, or begin where it is empty; the columns that came out different."""
         if not state:
             self.begin()
@@ -118,7 +118,7 @@ class Block:
         self._rollouts = rollouts
         self.columns.episode += rollouts
 
-    def _replay(self, state: Snapshot) -> list[Difference]:
+    def _replay(self, state: Snapshot) -> list[ReplayMismatch]:
         """Bring every open episode back; returns the columns where that failed."""
         columns = self.columns
         actions = by_env(state["actions"], state, columns.columns_per_env)
@@ -151,7 +151,7 @@ def make_block(
         raise
 
 
-def format_differences(different: list[Difference]) -> str:
+def format_differences(different: list[ReplayMismatch]) -> str:
     """The columns and, behind those that share it, what differed: `0, 2 (reward); 1 (ended)`."""
     columns: dict[str, list[str]] = {}
     for column, what in sorted(different):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..envs.frame_stack import latest as history
-from ..envs.maker import EnvInfo
+from ..envs.frame_stack import last_frames
+from ..envs.source import EnvInfo
 from ..envs.spaces import ObservationSpec
 from ..rollout import FIELDS, Array, Rollout, RolloutSpec
 from ..storage.arrays import check_like, with_prefix
@@ -74,7 +74,7 @@ class Ledger:
         last = {name: arrays[name][-1] for name in LAST if len(arrays[name])}
         self.latest = counters | last_rows(spec, last)
         if spec.stack > 1:
-            self.latest["before"] = history(spec, rollout)
+            self.latest["before"] = last_frames(spec, rollout)
         if self._env_info.resume == "replay":
             row = min(int(snapshot["started"].min()) for snapshot in (self.published, self.latest))
             for name, rows in self._rows.items():

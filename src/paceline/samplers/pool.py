@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ..envs.maker import EnvInfo
-from ..envs.replaying import Difference
+from ..envs.columns import ReplayMismatch
+from ..envs.source import EnvInfo
 from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, Rollout, RolloutSpec
@@ -104,7 +104,7 @@ class WorkerPool(Counters, Protocol):
     def common(self) -> Rollout:
         """The rollout of all columns, where workers have no slots of their own."""
 
-    def begin(self) -> list[Difference]:
+    def begin(self) -> list[ReplayMismatch]:
         """Begin the first episodes, or replay the ledgers'; columns whose replay differs."""
 
     def publish(self, weights: Array, version: int) -> None:

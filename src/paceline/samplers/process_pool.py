@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..envs.replaying import Difference
+from ..envs.columns import ReplayMismatch
 from ..envs.suites.gym import registered
 from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..processes.channel import Channel, LogMessage, pickle_by_value, set_timeouts
@@ -112,13 +112,13 @@ class ProcessPool:
         for worker in self._workers:
             self._start(worker)
 
-    def begin(self) -> list[Difference]:
+    def begin(self) -> list[ReplayMismatch]:
         if self._begun:
             return []
         self._begun = True
         for worker in self._workers:
             self._begin(worker)
-        different: list[Difference] = []
+        different: list[ReplayMismatch] = []
         while not all(worker.ready for worker in self._workers):
             for event in self._events(TICK):
                 assert isinstance(event, Ready)

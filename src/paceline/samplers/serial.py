@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..envs.maker import EnvInfo
-from ..envs.replaying import Difference
+from ..envs.columns import ReplayMismatch
+from ..envs.source import EnvInfo
 from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..processes.stopping import interruptible
@@ -53,14 +53,14 @@ class Serial:
     def state(self) -> dict[str, Any] | None:
         return states(self._ledgers)
 
-    def restore(self, state: dict[str, Any]) -> list[Difference]:
+    def restore(self, state: dict[str, Any]) -> list[ReplayMismatch]:
         for number, ledger in enumerate(self._ledgers):
             ledger.restore(under_prefix(f"{number}.", state))
         return self._begin()
 
-    def _begin(self) -> list[Difference]:
+    def _begin(self) -> list[ReplayMismatch]:
         """Begin the first episodes, or those of the ledgers; columns that came out different."""
-        different: list[Difference] = []
+        different: list[ReplayMismatch] = []
         for block, ledger in zip(self._blocks, self._ledgers, strict=True):
             with interruptible():
                 different += block.restore(ledger.state(ledger.latest))

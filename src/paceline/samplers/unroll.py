@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..envs import Columns
-from ..envs.frame_stack import Window
+from ..envs.frame_stack import FrameStack
 from ..envs.spaces import ObservationSpec
 from ..errors import Diverged, EnvironmentFailed
 from ..policy.actor import Actor
@@ -30,7 +30,7 @@ def unroll(
     head: Array,
     heartbeat: Heartbeat,
     carry: Array,
-    window: Window | None = None,
+    window: FrameStack | None = None,
 ) -> None:
     """Fill `out`, whose first observations are there; `head[T, B, size]` is scratch space for the
     parameters of the policy's distributions, `carry[B, S]` what its memory holds, and `window` is

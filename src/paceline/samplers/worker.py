@@ -18,8 +18,8 @@ from typing import NoReturn, TypeAlias
 import cloudpickle
 import numpy as np
 
+from ..envs.columns import ReplayMismatch
 from ..envs.guards import ENV_ERRORS
-from ..envs.replaying import Difference
 from ..envs.suites.gym import register
 from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..processes.channel import Channel, LogMessage, LogSender
@@ -59,7 +59,7 @@ class Fill:
 @dataclass(frozen=True)
 class Ready:
     snapshot: Snapshot
-    different: list[Difference]
+    different: list[ReplayMismatch]
     """columns whose replay came out different"""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..envs.replaying import Difference
+from ..envs.columns import ReplayMismatch
 from ..rollout import Array, Episode, Rollout
 from ..storage.arrays import under_prefix
 from .ledger import states
@@ -36,7 +36,7 @@ class PoolSampler:
     def state(self) -> dict[str, Any] | None:
         return states(self._pool.ledgers)
 
-    def restore(self, state: dict[str, Any]) -> list[Difference]:
+    def restore(self, state: dict[str, Any]) -> list[ReplayMismatch]:
         for number, ledger in enumerate(self._pool.ledgers):
             ledger.restore(under_prefix(f"{number}.", state))
         return self._pool.begin()

@@ -1,8 +1,8 @@
-"""Atari 2600 by ALE's own vector environment: `atari:Pong`, `atari:MsPacman`.
+"""Atari 2600 by ALE's vector environment: `atari:Pong`, `atari:MsPacman`.
 
-84 × 84 pixels in grey, every fourth frame, the brighter of the last two; up to 30 idle frames at
-an episode's start (Mnih 2015). Rewards are the game's: what a learner makes of them is its own
-affair (`clip_reward`). An episode is a whole game, not a life (Machado 2018).
+84 × 84 gray pixels, the maximum of the last two of every four frames, and up to 30 no-op frames at
+the start of an episode (Mnih 2015). Rewards are the game's score; clipping them is the learner's
+option (`clip_reward`). An episode is a whole game, not a life (Machado 2018).
 """
 
 from __future__ import annotations
@@ -17,67 +17,64 @@ from ...errors import BadInput
 from ...rollout import Array
 from ..columns import Resume
 from ..native import Batch, SeedOf
-from ..source import Source, meant, needed, refusal, refuse_own, refuse_wrappers
+from ..source import Source
+from .arguments import check_batch_options, rejected_kwargs, require, unknown_name
 
-GENERATION = 32
-LEAVING = (
+SEED_EVERY = 32
+"""Episodes of a column from one seed to the next, see `AtariBatch`."""
+STATE_SURVIVES_RESET = (
     *("hangman", "haunted_house", "ice_hockey", "sir_lancelot", "surround", "time_pilot"),
     "yars_revenge",
 )
-"""Games in which a reset leaves something of the episode before: a test of all games finds them."""
-FOR_TWO = ("combat", "joust", "maze_craze", "warlords")
-"""Which ALE has, and ends the process over."""
+"""Games in which a plain reset keeps something of the last episode; a test of all finds them."""
+TWO_PLAYERS = ("combat", "joust", "maze_craze", "warlords")
+"""ALE ships these ROMs, and ends the process when one is loaded."""
+RESERVED = ("num_envs", "batch_size", "num_threads", "autoreset_mode")
 
 
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:
-    """`name` is a game as ALE/Pong-v5 spells it, or as its ROM does; a time limit counts steps."""
-    refuse_wrappers("atari", wrappers)
-    refuse_own("atari", kwargs, ("num_envs", "batch_size", "num_threads", "autoreset_mode"))
+    """`name` is spelled as in ALE/Pong-v5 or as the ROM; a time limit counts steps, not frames."""
+    check_batch_options("atari", kwargs, RESERVED, wrappers)
     if "life_loss_info" in kwargs:
         raise BadInput(
-            "env.kwargs has life_loss_info, with which ALE tells of ends that are none; leave it "
-            "out, or write episodic_life for episodes of one life"
+            "env.kwargs has life_loss_info, with which ALE reports the loss of a life as an end; "
+            "leave it out, or write episodic_life for episodes of one life"
         )
-    games = {_plain(game): game for game in _games()}
-    game = games.get(_plain(name))
+    game = {_normalized(rom): rom for rom in _roms()}.get(_normalized(name))
     if game is None:
-        raise BadInput(
-            f"env_id 'atari:{name}' is not a game of ALE's; {meant('atari', name, names())}"
-        )
+        raise unknown_name("atari", name, names())
     options = dict(kwargs)
-    skip = options.get("frameskip", 4)  # as is ALE's own
-    if time_limit and isinstance(skip, int):  # ALE refuses others
+    skip = options.get("frameskip", 4)  # ALE's default
+    if time_limit and isinstance(skip, int):  # ALE refuses other types
         options["max_num_frames_per_episode"] = time_limit * skip
     stack = 1 if "stack_num" in options else 4
     return Source(many=partial(AtariBatch, game, options), stack=stack)
 
 
 def names() -> list[str]:
-    """Of all games, as ALE/Pong-v5 spells them."""
-    return ["".join(part.capitalize() for part in game.split("_")) for game in _games()]
+    """All games, spelled as in ALE/Pong-v5."""
+    return ["".join(part.capitalize() for part in rom.split("_")) for rom in _roms()]
 
 
-def _plain(name: str) -> str:
-    """What a game's spellings have in common."""
+def _normalized(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _games() -> list[str]:
-    """As their ROMs are called."""
-    needed("ale_py", "atari")
+def _roms() -> list[str]:
+    require("ale_py", "atari")
     from ale_py import roms
 
-    return sorted(set(roms.get_all_rom_ids()) - set(FOR_TWO))
+    return sorted(set(roms.get_all_rom_ids()) - set(TWO_PLAYERS))
 
 
 class AtariBatch(Batch):
     """An episode follows from its column's seed and its number, so that it can be replayed.
 
-    A seed loads the game anew, which takes as long as two hundred steps. It is therefore given to
-    one episode in `GENERATION`; those between it and the next only draw how long they are idle at
-    their start, and are reached again by as many resets.
+    Seeding loads the ROM anew, which takes as long as 200 steps. So only one episode in SEED_EVERY
+    is seeded. Those in between differ in nothing but their no-op frames, and are reached again by
+    as many plain resets.
     """
 
     resume: Resume = "replay"
@@ -87,45 +84,46 @@ class AtariBatch(Batch):
     ) -> None:
         from ale_py.vector_env import AtariVectorEnv
 
-        ours = {"stack_num": 1, "reward_clipping": False, "num_threads": threads}
+        defaults = {"stack_num": 1, "reward_clipping": False, "num_threads": threads}
         try:
-            self._env = AtariVectorEnv(game, num_envs, **ours | options)
+            self._env = AtariVectorEnv(game, num_envs, **defaults | options)
         except (TypeError, ValueError, gym.error.Error) as error:
-            raise refusal("atari", options, error) from None
+            raise rejected_kwargs("atari:", options, error) from None
         stack, *shape = self._env.single_observation_space.shape or ()
         self._shape = tuple(shape) if stack == 1 else (stack, *shape)
         self.observation_space: gym.Space[Any] = gym.spaces.Box(0, 255, self._shape, np.uint8)
         self.action_space = self._env.single_action_space
         self._seed_of = seed_of
-        # Actions that stick draw random numbers at every step.
-        alone = game in LEAVING or options.get("repeat_action_probability")
-        self._generation = 1 if alone else GENERATION
+        # Sticky actions draw random numbers at every step, so each episode needs its own seed.
+        every = game in STATE_SURVIVES_RESET or options.get("repeat_action_probability")
+        self._seed_every = 1 if every else SEED_EVERY
 
-    def _plain(self, frames: Array) -> Array:
-        return frames.reshape(len(frames), *self._shape)
+    def _frames(self, stacks: Array) -> Array:
+        """Without the axis of a stack of one."""
+        return stacks.reshape(len(stacks), *self._shape)
 
     def reset(self) -> Any:
-        return self._plain(self._env.reset()[0])
+        return self._frames(self._env.reset()[0])
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
-        frames, reward, terminated, truncated, _ = self._env.step(actions)
-        return self._plain(frames), reward, terminated, truncated
+        stacks, reward, terminated, truncated, _ = self._env.step(actions)
+        return self._frames(stacks), reward, terminated, truncated
 
-    def begin(self, which: Array, episodes: Array, turned: bool) -> Any:
-        age = episodes % self._generation
-        if turned:
-            which = which & (age == 0)
-            return self._seeded(which, episodes) if which.any() else None
-        found = self._seeded(which, episodes - age)
-        for number in range(1, int(age[which].max()) + 1):
-            options = {"reset_mask": which & (age >= number)}
-            found = self._env.reset(options=options)[0]
-        return self._plain(found)
+    def begin(self, which: Array, episodes: Array, autoreset: bool) -> Any:
+        resets = episodes % self._seed_every
+        if autoreset:
+            which = which & (resets == 0)
+            return self._seeded_reset(which, episodes) if which.any() else None
+        obs = self._seeded_reset(which, episodes - resets)
+        for number in range(1, int(resets[which].max()) + 1):
+            mask = which & (resets >= number)
+            obs = self._frames(self._env.reset(options={"reset_mask": mask})[0])
+        return obs
 
-    def _seeded(self, which: Array, episodes: Array) -> Any:
+    def _seeded_reset(self, which: Array, episodes: Array) -> Any:
         seeds = [self._seed_of(i, int(episodes[i])) for i in np.flatnonzero(which).tolist()]
         options = {"reset_mask": which}
-        return self._plain(self._env.reset(seed=np.array(seeds), options=options)[0])
+        return self._frames(self._env.reset(seed=np.array(seeds), options=options)[0])
 
     def close(self) -> None:
-        self.__dict__.pop("_env", None)  # its threads end with it, not with its close()
+        self.__dict__.pop("_env", None)  # its threads end with the object, not with its close()

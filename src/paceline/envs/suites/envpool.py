@@ -1,7 +1,7 @@
-"""EnvPool's environments, any by its id: `envpool:HalfCheetah-v5`, `envpool:Pong-v5`.
+"""EnvPool's environments by their ids: `envpool:HalfCheetah-v5`, `envpool:Pong-v5`.
 
-They are seeded when they are made, and neither their state nor a seed for an episode can be given:
-a resumed run begins new episodes.
+They are seeded when they are made. Neither their state nor the seed of an episode can be set, so a
+resumed run begins new episodes.
 """
 
 from __future__ import annotations
@@ -15,33 +15,30 @@ import numpy as np
 
 from ...errors import BadInput
 from ...rollout import Array
-from ..adapters import assembled
+from ..adapters import unflatten
 from ..columns import Resume
 from ..native import Batch, SeedOf
-from ..source import (
+from ..source import Source
+from .arguments import (
     MISSION,
-    Source,
+    check_batch_options,
     first_line,
-    meant,
-    needed,
-    refusal,
-    refuse_own,
-    refuse_wrappers,
+    rejected_kwargs,
+    require,
+    unknown_name,
 )
 
-SEEDS, STACK = ("seed", "env_seed"), "stack_num"
+STACK = "stack_num"
+RESERVED = ("num_envs", "batch_size", "num_threads", "seed", "env_seed", "task")
 
 
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:
-    refuse_wrappers("envpool", wrappers)
-    refuse_own("envpool", kwargs, ("num_envs", "batch_size", "num_threads", *SEEDS, "task"))
+    check_batch_options("envpool", kwargs, RESERVED, wrappers)
     known = names()
     if name not in known:
-        raise BadInput(
-            f"env_id 'envpool:{name}' is not a task of EnvPool's; {meant('envpool', name, known)}"
-        )
+        raise unknown_name("envpool", name, known)
     limit = {"max_episode_steps": time_limit} if time_limit else {}
     import envpool
 
@@ -59,10 +56,12 @@ def environment(
 
 
 def names() -> list[str]:
-    return sorted(needed("envpool", "envpool").list_all_envs())
+    return sorted(require("envpool", "envpool").list_all_envs())
 
 
 class EnvPoolBatch(Batch):
+    """Uses EnvPool's raw `_send` and `_recv`: its Gymnasium layer takes as long as the steps."""
+
     resume: Resume = "none"
 
     def __init__(
@@ -70,53 +69,56 @@ class EnvPoolBatch(Batch):
     ) -> None:
         import envpool
 
-        ours: dict[str, Any] = {"num_envs": num_envs, "num_threads": threads}
+        defaults: dict[str, Any] = {"num_envs": num_envs, "num_threads": threads}
         options = envpool.make_spec(task).config._fields
         seeds = [seed_of(i, 0) for i in range(num_envs)]
-        ours |= {"env_seed": seeds} if "env_seed" in options else {"seed": seeds[0]}
-        if STACK in options:  # frames are stacked here, where each is stored once
-            ours[STACK] = 1
+        defaults |= {"env_seed": seeds} if "env_seed" in options else {"seed": seeds[0]}
+        if STACK in options:  # frames are stacked by Paceline, which stores each once
+            defaults[STACK] = 1
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._env = envpool.make_gymnasium(task, **ours | kwargs)
-                shown, self.action_space = self._env.observation_space, self._env.action_space
+                self._env = envpool.make_gymnasium(task, **defaults | kwargs)
+                space, self.action_space = self._env.observation_space, self._env.action_space
         except (TypeError, ValueError, AssertionError) as error:
-            raise refusal("envpool", kwargs, error) from None
-        # What a step gives and takes, by names such as `obs:image`, without its Python dressing,
-        # which takes as long as the environments do.
-        given = list(self._env._state_keys)
-        self._needed = [given.index(name) for name in ("reward", "done", "trunc")]
-        self._parts: list[tuple[tuple[str, ...], int]] = []
-        """the path of each part of an observation, and where it is among what is given"""
-        if isinstance(shown, gym.spaces.Dict):
-            shown = gym.spaces.Dict({k: v for k, v in shown.spaces.items() if k != MISSION})
-            names = [(n, key[4:]) for n, key in enumerate(given) if key.startswith("obs:")]
-            self._parts = [(tuple(name.split(".")), n) for n, name in names if name != MISSION]
-        self._only = next(n for n, key in enumerate(given) if key.startswith("obs"))
-        self._grey = isinstance(shown, gym.spaces.Box) and len(shown.shape) == 3
-        self._grey = self._grey and shown.shape[0] == 1 and shown.dtype == np.uint8
-        if self._grey:
-            shown = gym.spaces.Box(0, 255, shown.shape[1:], np.uint8)
-        self.observation_space: gym.Space[Any] = shown
-        self._dtype = self._env.spec._action_spec[-1][0]
-        self._columns = np.arange(num_envs, dtype=np.int32)
+            raise rejected_kwargs("envpool:", kwargs, error) from None
+        # `_recv` returns a list of arrays; those of an observation are named `obs` or `obs:path`.
+        keys = list(self._env._state_keys)
+        self._result = [keys.index(name) for name in ("reward", "done", "trunc")]
+        self._obs = next(n for n, key in enumerate(keys) if key.startswith("obs"))
+        self._leaves: list[tuple[tuple[str, ...], int]] = []
+        """of a Dict observation: path of each leaf, and its place in the list"""
+        if isinstance(space, gym.spaces.Dict):
+            space = gym.spaces.Dict({k: v for k, v in space.spaces.items() if k != MISSION})
+            paths = [(n, key[4:]) for n, key in enumerate(keys) if key.startswith("obs:")]
+            self._leaves = [(tuple(path.split(".")), n) for n, path in paths if path != MISSION]
+        self._gray = (
+            isinstance(space, gym.spaces.Box)
+            and len(space.shape) == 3
+            and space.shape[0] == 1
+            and space.dtype == np.uint8
+        )
+        if self._gray:
+            space = gym.spaces.Box(0, 255, space.shape[1:], np.uint8)
+        self.observation_space: gym.Space[Any] = space
+        self._action_dtype = self._env.spec._action_spec[-1][0]
+        self._ids = np.arange(num_envs, dtype=np.int32)
 
-    def _shown(self, given: list[Array]) -> Any:
-        if self._parts:
-            return assembled((path, given[n]) for path, n in self._parts)
-        return given[self._only][:, 0] if self._grey else given[self._only]
+    def _observation(self, received: list[Array]) -> Any:
+        if self._leaves:
+            return unflatten((path, received[n]) for path, n in self._leaves)
+        return received[self._obs][:, 0] if self._gray else received[self._obs]
 
     def reset(self) -> Any:
-        self._env._reset(self._columns)
-        return self._shown(self._env._recv())
+        self._env._reset(self._ids)
+        return self._observation(self._env._recv())
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
-        taken = actions.astype(self._dtype, order="C", copy=False)
-        self._env._send([self._columns, self._columns, taken])
-        given = self._env._recv()
-        reward, done, truncated = (given[n] for n in self._needed)
-        return self._shown(given), reward, done & ~truncated, truncated
+        actions = actions.astype(self._action_dtype, order="C", copy=False)
+        self._env._send([self._ids, self._ids, actions])
+        received = self._env._recv()
+        reward, done, truncated = (received[n] for n in self._result)
+        return self._observation(received), reward, done & ~truncated, truncated
 
     def close(self) -> None:
-        self.__dict__.pop("_env", None)  # its threads end with it, not with its close()
+        self.__dict__.pop("_env", None)  # its threads end with the object, not with its close()

@@ -18,14 +18,14 @@ import cloudpickle
 import gymnasium as gym
 
 from ...errors import BadInput
-from ..columns import EnvMaker, is_gymnasiums
 from ..guards import ENV_ERRORS
 from ..source import Source
+from .arguments import rejected_kwargs
 
 log = logging.getLogger("paceline")
 
-KNOWN = ("gymnasium.", "ale_py.", "minigrid.")
-"""Registered by packages that a worker imports by itself."""
+IMPORTED_BY_WORKERS = ("gymnasium.", "ale_py.", "minigrid.")
+"""Packages whose environments a worker registers by itself."""
 
 
 def names() -> list[str]:
@@ -38,30 +38,29 @@ def environment(
     time_limit: int | None,
     wrappers: tuple[str, ...],
 ) -> Source:
-    """How to make one environment, and the time limit that its columns must apply themselves.
+    """Where no wrapper can observe the difference, columns apply the time limit themselves.
 
-    Gymnasium's own wrappers for that cost a sixth of a CartPole step: only a user's may need them.
+    Gymnasium's wrappers TimeLimit and OrderEnforcing cost a sixth of a CartPole step.
     """
-    wrap, of_mujoco, of_walker = [_imported(path) for path in wrappers], False, False
+    wrapper_classes, entry_point = [_import_wrapper(path) for path in wrappers], ""
     make: Callable[[], gym.Env[Any, Any]]
     if callable(env_id):
-        make, limit, looked_at = partial(env_id, **kwargs), time_limit, bool(wrap)
+        make, limit, wrapped = partial(env_id, **kwargs), time_limit, bool(wrappers)
     else:
         spec, options = _spec(env_id), dict(kwargs)
-        own_limit = _limit(options.pop("max_episode_steps", spec.max_episode_steps))
+        own_limit = _time_limit(options.pop("max_episode_steps", spec.max_episode_steps))
         limit = time_limit or own_limit
-        looked_at = bool(wrap or spec.additional_wrappers)
-        of_mujoco = "mujoco" in str(spec.entry_point)
-        of_walker = "box2d.bipedal_walker" in str(spec.entry_point)
-        spec.order_enforce = looked_at and spec.order_enforce
-        inside = limit if looked_at and limit else -1
+        wrapped = bool(wrappers or spec.additional_wrappers)
+        entry_point = str(spec.entry_point)
+        spec.order_enforce = wrapped and spec.order_enforce
+        inside = limit if wrapped and limit else -1
         make = partial(
             gym.make, spec, max_episode_steps=inside, disable_env_checker=True, **options
         )
 
     def one() -> tuple[gym.Env[Any, Any], int | None]:
         try:
-            with warnings.catch_warnings(), _quiet_models(of_mujoco):
+            with warnings.catch_warnings(), _quiet_mujoco("mujoco" in entry_point):
                 warnings.simplefilter("ignore", DeprecationWarning)
                 env = make()
         except gym.error.DependencyNotInstalled as error:
@@ -72,33 +71,36 @@ def environment(
         except TypeError as error:
             if not kwargs:
                 raise
-            raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
-        if callable(env_id) and looked_at and limit:
+            raise rejected_kwargs(str(env_id), kwargs, error) from None
+        if callable(env_id) and wrapped and limit:
             env = gym.wrappers.TimeLimit(env, limit)
-        if of_walker:
-            _renew_world(env.unwrapped)
-        for wrapper in wrap:
+        if "box2d.bipedal_walker" in entry_point:
+            _new_world_at_reset(env.unwrapped)
+        for wrapper in wrapper_classes:
             env = wrapper(env)
-        return env, None if looked_at else limit
+        return env, None if wrapped else limit
 
     return Source(one)
 
 
-def _renew_world(walker: Any) -> None:
-    """Give BipedalWalker a new world at every reset, as LunarLander has: in its own, contacts are
-    in an order that depends on the episodes before, and no episode could be replayed."""
-    reset, new_world = walker.reset, type(walker.world)
+def _new_world_at_reset(walker: Any) -> None:
+    """Give BipedalWalker a new Box2D world at every reset, as LunarLander has.
 
-    def renewed(**options: Any) -> Any:
+    In a world that is reused, the order of contacts depends on earlier episodes, so that no
+    episode could be replayed.
+    """
+    reset, world_class = walker.reset, type(walker.world)
+
+    def reset_in_new_world(**options: Any) -> Any:
         walker._destroy()
-        walker.world = new_world()
+        walker.world = world_class()
         return reset(**options)
 
-    walker.reset = renewed
+    walker.reset = reset_in_new_world
 
 
-def _limit(steps: Any) -> int | None:
-    """A time limit in Gymnasium's own words."""
+def _time_limit(steps: Any) -> int | None:
+    """From Gymnasium's `max_episode_steps`, where -1 means none."""
     if steps is None or steps == -1:
         return None
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
@@ -110,10 +112,10 @@ def _limit(steps: Any) -> int | None:
 
 
 @contextmanager
-def _quiet_models(of_mujoco: bool) -> Iterator[None]:
-    """MuJoCo prints a line per environment, and to a file, about how its own models are written."""
+def _quiet_mujoco(load: bool) -> Iterator[None]:
+    """Log MuJoCo's warnings about its own models, which it prints per environment and to a file."""
     with suppress(ImportError):
-        if of_mujoco:
+        if load:
             import_module("mujoco")
     mujoco: Any = sys.modules.get("mujoco")
     if not hasattr(mujoco, "set_mju_user_warning"):
@@ -150,7 +152,7 @@ def _spec(env_id: str) -> Any:
         raise BadInput(f"env_id {env_id!r} is not a registered environment{hint}") from None
 
 
-def _imported(path: str) -> Any:
+def _import_wrapper(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
@@ -161,39 +163,23 @@ def _imported(path: str) -> Any:
         ) from None
 
 
-def trusting(make: EnvMaker) -> EnvMaker:
-    """The same, but Gymnasium's own environments take a policy's actions unchecked, since checking
-    takes as long as half of CartPole's step. Those of a user's wrapper need not be right."""
-
-    def made() -> tuple[gym.Env[Any, Any], int | None]:
-        env, limit = make()
-        layer = env
-        while is_gymnasiums(layer) and layer is not env.unwrapped:
-            layer = layer.env  # type: ignore[attr-defined]
-        if is_gymnasiums(layer) and isinstance(layer.action_space, gym.spaces.Discrete):
-            layer.action_space.contains = lambda x: True  # type: ignore[method-assign]
-        return env, limit
-
-    return made
-
-
 def registered(env_id: Any) -> list[gym.envs.registration.EnvSpec]:
-    """What the user's own code may have registered, `env_id` first of all, if it can be sent."""
+    """Specs that a worker has to be sent: registered by the user's code, and picklable."""
     name = str(env_id).rpartition(":")[2]
-    found = []
+    specs = []
     for spec in gym.registry.values():
         entry = str(spec.entry_point)
-        if spec.id == name or not entry.startswith(KNOWN):
-            if entry.startswith("__main__:"):  # which is another module there
+        if spec.id == name or not entry.startswith(IMPORTED_BY_WORKERS):
+            if entry.startswith("__main__:"):  # a worker has another __main__
                 own = getattr(sys.modules["__main__"], entry.partition(":")[2], None)
                 spec = replace(spec, entry_point=own)
             with suppress(Exception):
                 cloudpickle.dumps(spec)
-                found.append(spec)
-    return found
+                specs.append(spec)
+    return specs
 
 
 def register(specs: list[gym.envs.registration.EnvSpec]) -> None:
-    """Make known here what another process knows."""
+    """Register in this process what `registered` returned in another."""
     for spec in specs:
         gym.registry[spec.id] = spec

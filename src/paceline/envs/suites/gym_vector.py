@@ -1,6 +1,6 @@
-"""GymBatch: a vector environment of Gymnasium's kind, such as CartPole-v1 has one.
+"""GymBatch: an environment's own `vector_entry_point` in Gymnasium, as CartPole-v1 has one.
 
-Its episodes share one stream of random numbers: a checkpoint holds its whole state, if it can.
+Its episodes share one random generator, so that a checkpoint has to hold its whole state.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from ...rollout import Array
 from ..columns import Resume
 from ..guards import ENV_ERRORS, close_quietly
 from ..native import Batch, BatchMaker, SeedOf
+from .arguments import rejected_kwargs
 
 log = logging.getLogger("paceline")
 
-REHEARSAL = 40
-"""Steps after which a restored copy must still do what its original does."""
+TRIAL_STEPS = 40
+"""Steps over which a restored copy must behave like its original."""
 NUMBERS = (bool, int, float, np.generic, np.ndarray)
 
 
 def vector_maker(env_id: str, kwargs: dict[str, Any], time_limit: int | None) -> BatchMaker:
-    """How `env_id`'s own vector implementation is made."""
+    """Makes batches of `env_id`'s own vector implementation."""
     name = env_id.rpartition(":")[2]
     known = gym.registry.get(name)
     if known is None or known.vector_entry_point is None:
@@ -46,16 +47,16 @@ class GymBatch(Batch):
     ) -> None:
         self._env_id, self._kwargs = env_id, kwargs
         self._num_envs, self._seed = num_envs, seed_of(0, 0)
-        self._env = self._made()
+        self._env = self._make()
         self.observation_space = self._env.single_observation_space
         self.action_space = self._env.single_action_space
-        self.resume: Resume = "state" if self._rehearsed() else "none"
+        self.resume: Resume = "state" if self._restorable() else "none"
 
     def reset(self) -> Any:
         return self._env.reset(seed=self._seed)[0]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
-        return self._env.step(actions.copy())[:4]  # it may change them, and the learner needs them
+        return self._env.step(actions.copy())[:4]  # it may overwrite them
 
     def state(self) -> dict[str, Array]:
         return get_state(self._env) if self.resume == "state" else {}
@@ -69,13 +70,13 @@ class GymBatch(Batch):
     def close(self) -> None:
         self._env.close()
 
-    def _made(self) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """The vector environment, of which episodes have to begin with a row of their own."""
+    def _make(self) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """The vector environment; it has to have next-step autoreset."""
         env_id, kwargs, number = self._env_id, self._kwargs, self._num_envs
         try:
             env = gym.make_vec(env_id, number, vectorization_mode="vector_entry_point", **kwargs)
         except TypeError as error:
-            raise BadInput(f"env.kwargs is {kwargs}, which {env_id} refuses: {error}") from None
+            raise rejected_kwargs(env_id, kwargs, error) from None
         mode = env.metadata.get("autoreset_mode")
         if mode != gym.vector.AutoresetMode.NEXT_STEP:
             env.close()
@@ -85,54 +86,54 @@ class GymBatch(Batch):
             )
         return env
 
-    def _rehearsed(self) -> bool:
+    def _restorable(self) -> bool:
         """Whether a copy that is given the state then behaves like the original."""
-        copy = self._made()
+        copy = self._make()
         try:
             ours = self._env
             ours.reset(seed=1)
             ours.action_space.seed(0)
-            for _ in range(REHEARSAL):
+            for _ in range(TRIAL_STEPS):
                 ours.step(ours.action_space.sample())
             copy.reset(seed=2)
             put_state(copy, get_state(ours))
-            for _ in range(REHEARSAL):
+            for _ in range(TRIAL_STEPS):
                 action = ours.action_space.sample()
-                if not _alike(ours.step(action)[:4], copy.step(action)[:4]):
+                if not _equal(ours.step(action)[:4], copy.step(action)[:4]):
                     return False
             return True
         except ENV_ERRORS:
-            log.debug("the vector environment's state can't be moved", exc_info=True)
+            log.debug("the vector environment's state can't be restored", exc_info=True)
             return False
         finally:
             close_quietly(copy)
 
 
 def get_state(env: gym.vector.VectorEnv[Any, Any, Any]) -> dict[str, Array]:
-    """Every number and array of numbers of a vector environment, and its random stream."""
-    found = {}
+    """All numbers and numeric arrays among its attributes, and the state of its generator."""
+    state = {}
     for name, value in vars(env.unwrapped).items():
         if isinstance(value, NUMBERS) and np.asarray(value).dtype.kind in "biuf":
-            found[f"env.{name}"] = np.array(value)
+            state[f"env.{name}"] = np.array(value)
     stream = json.dumps(env.unwrapped.np_random.bit_generator.state, default=int)
-    found["stream"] = np.frombuffer(stream.encode(), np.uint8).copy()
-    return found
+    state["stream"] = np.frombuffer(stream.encode(), np.uint8).copy()
+    return state
 
 
 def put_state(env: gym.vector.VectorEnv[Any, Any, Any], state: dict[str, Array]) -> None:
-    """What `get_state` gave; only what such an environment has is ever set."""
+    """Set what `get_state` returned; only attributes that the environment has are ever set."""
     for name in get_state(env):
         if name.startswith("env."):
             attribute = name.removeprefix("env.")
-            before, value = getattr(env.unwrapped, attribute), state[name]
-            kept = value.copy() if isinstance(before, np.ndarray) else value.item()
-            setattr(env.unwrapped, attribute, kept)
+            old, new = getattr(env.unwrapped, attribute), state[name]
+            value = new.copy() if isinstance(old, np.ndarray) else new.item()
+            setattr(env.unwrapped, attribute, value)
     env.unwrapped.np_random.bit_generator.state = json.loads(state["stream"].tobytes())
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
-        return all(_alike(one[key], other[key]) for key in one)
+        return all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, tuple):
-        return all(_alike(*pair) for pair in zip(one, other, strict=True))
+        return all(_equal(*pair) for pair in zip(one, other, strict=True))
     return np.asarray(one).tobytes() == np.asarray(other).tobytes()

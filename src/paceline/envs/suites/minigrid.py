@@ -1,4 +1,4 @@
-"""MiniGrid: `minigrid:DoorKey-5x5` is MiniGrid-DoorKey-5x5-v0, without its mission's words."""
+"""MiniGrid: `minigrid:DoorKey-5x5` is MiniGrid-DoorKey-5x5-v0, without the text of its mission."""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ from typing import Any
 
 import gymnasium as gym
 
-from ...errors import BadInput
-from ..source import MISSION, Source, meant, needed
+from ..source import Source
+from .arguments import MISSION, require, unknown_name
 from .gym import environment as gym_environment
 
-FAMILIES = ("MiniGrid-", "BabyAI-")
+PREFIX = "MiniGrid-"
+FAMILIES = (PREFIX, "BabyAI-")
 
 
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:
-    registered, short = _registered(), _short(name)
-    if short not in registered:
-        hint = meant("minigrid", short, registered)
-        raise BadInput(f"env_id 'minigrid:{name}' does not exist; {hint}")
-    wrappers = (f"{__name__}:silent", *wrappers)
-    return gym_environment(registered[short], kwargs, time_limit, wrappers)
+    env_ids = _env_ids()
+    short = _short(name)
+    if short not in env_ids:
+        raise unknown_name("minigrid", short, env_ids)
+    wrappers = (f"{__name__}:without_mission", *wrappers)
+    return gym_environment(env_ids[short], kwargs, time_limit, wrappers)
 
 
 def names() -> list[str]:
-    return sorted(_registered())
+    return sorted(_env_ids())
 
 
-def _registered() -> dict[str, str]:
-    """Gymnasium's ids, by what is left of them without what all have in common."""
-    needed("minigrid", "minigrid")  # which registers them
+def _env_ids() -> dict[str, str]:
+    """Gymnasium's ids, by their short names."""
+    require("minigrid", "minigrid")  # importing it registers them
     return {_short(name): name for name in gym.registry if name.startswith(FAMILIES)}
 
 
 def _short(name: str) -> str:
-    return name.removeprefix(FAMILIES[0]).removesuffix("-v0")
+    return name.removeprefix(PREFIX).removesuffix("-v0")
 
 
-def silent(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """What the agent sees and where it looks; the mission is text that no policy here reads."""
+def without_mission(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Wrapper: the grid and the agent's direction alone."""
     assert isinstance(env.observation_space, gym.spaces.Dict)
-    shown = [key for key in env.observation_space if key != MISSION]
-    return gym.wrappers.FilterObservation(env, shown)
+    return gym.wrappers.FilterObservation(
+        env, [key for key in env.observation_space if key != MISSION]
+    )

@@ -1,4 +1,4 @@
-"""Toy environments with known answers: what a correct learner must reach is on each class."""
+"""Toy environments with known answers: each class states what a correct learner reaches."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 
 from ...errors import BadInput
 from ..source import Source
+from .gym import environment as gym_environment
 
 Reset = tuple[Any, dict[str, Any]]
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class Identity(gym.Env[Any, Any]):
-    """Say what you see. Best return: `length`; with `continuous`, 0.
+    """The right action is the observation. Best return: `length`; with `continuous`, 0.
 
-    The observation is a number of `size`; with `image` a picture of it, a bright bar among dark;
-    with `continuous` a real number in [-1, 1], and the reward is minus the squared difference.
+    The observation is one of `size` numbers; with `image` a picture of it, one bright bar among
+    dark ones; with `continuous` a number in [-1, 1], rewarded by minus the squared difference.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Identity(gym.Env[Any, Any]):
 
 
 class Constant(gym.Env[Any, Any]):
-    """Reward 1 for ever, cut off every `length` steps. The value of its state is 1/(1−γ)."""
+    """Reward 1 per step, truncated after `length` steps. The value of its state is 1/(1−γ)."""
 
     def __init__(self, length: int = 5) -> None:
         self.length = length
@@ -79,7 +80,7 @@ class Constant(gym.Env[Any, Any]):
 
 
 class Memory(gym.Env[Any, Any]):
-    """A cue is shown, and asked for after `delay` blank steps. Return 1; without memory, 0.5."""
+    """A cue is shown once and asked for after `delay` steps. Best return 1; without memory 0.5."""
 
     def __init__(self, delay: int = 4) -> None:
         self.delay = delay
@@ -101,7 +102,7 @@ class Memory(gym.Env[Any, Any]):
 
 
 class Chain(gym.Env[Any, Any]):
-    """`length` steps to the right bring the one reward, 1, if within 4·`length` steps in all."""
+    """The only reward, 1, is `length` steps to the right; truncated after 4·`length` steps."""
 
     def __init__(self, length: int = 8) -> None:
         self.length = length
@@ -120,7 +121,7 @@ class Chain(gym.Env[Any, Any]):
         return self.place, float(arrived), arrived, self.time >= 4 * self.length, {}
 
 
-WORLDS: dict[str, type[gym.Env[Any, Any]]] = {
+TOYS: dict[str, type[gym.Env[Any, Any]]] = {
     "identity": Identity,
     "constant": Constant,
     "memory": Memory,
@@ -129,15 +130,13 @@ WORLDS: dict[str, type[gym.Env[Any, Any]]] = {
 
 
 def names() -> list[str]:
-    return list(WORLDS)
+    return list(TOYS)
 
 
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
 ) -> Source:
-    """The toy called `name`; everything else is as for a Gymnasium environment."""
-    from .gym import environment as gym_environment
-
-    if name not in WORLDS:
-        raise BadInput(f"env_id 'toy:{name}' does not exist; there are toy:{', toy:'.join(WORLDS)}")
-    return gym_environment(WORLDS[name], kwargs, time_limit, wrappers)
+    """The toy called `name`; options are those of a Gymnasium environment."""
+    if name not in TOYS:
+        raise BadInput(f"env_id 'toy:{name}' does not exist; there are toy:{', toy:'.join(TOYS)}")
+    return gym_environment(TOYS[name], kwargs, time_limit, wrappers)

@@ -14,7 +14,7 @@ from ...config.schema import Config
 from ...errors import BadInput
 
 if TYPE_CHECKING:
-    from ...envs.maker import EnvInfo
+    from ...envs.source import EnvInfo
 
 
 def whole_from(text: str, least: int = 1, most: int = 10**9) -> int:
@@ -57,7 +57,7 @@ def held(folder: Path) -> list[str]:
 
 def looked_at(config: Config) -> tuple[Config, EnvInfo]:
     """With what suits its environment filled in; which may not leave us in another directory."""
-    from ...envs.maker import inspect_env
+    from ...envs.source import inspect_env
 
     here = Path.cwd()
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...config.schema import Config
-from ...envs.maker import EnvInfo
+from ...envs.source import EnvInfo
 from ...rollout import Array, Rollout
 from .metrics import Lines, measured, read_lines
 from .runs import RunFailed, gist, train

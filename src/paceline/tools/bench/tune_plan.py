@@ -13,7 +13,7 @@ from ...config.flags import ConfigParser, config_parser, nested
 from ...config.resolve import resolve
 from ...config.schema import BUDGETS, Config
 from ...config.values import parse_duration, parse_steps, seconds
-from ...envs.maker import EnvInfo
+from ...envs.source import EnvInfo
 from ...errors import BadInput
 from ...processes.hardware import available_cpus
 from .arguments import looked_at

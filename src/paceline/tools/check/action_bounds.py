@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...envs.columns import is_gymnasiums
+from ...envs.env_columns import is_gymnasium_env
 from ...envs.spaces import ActionSpec
 from .acting import RandomActions, mask_of
 from .compare import flat_numbers
@@ -72,7 +72,7 @@ def try_bounds(subject: Subject, spec: ActionSpec, seconds: float, notebook: Not
     """A few steps with each extreme action, in an instance that survives its failures."""
     until = time.monotonic() + seconds
     instance = Instance(subject)
-    actions = RandomActions(spec, 0, is_gymnasiums(instance.env.unwrapped))
+    actions = RandomActions(spec, 0, is_gymnasium_env(instance.env.unwrapped))
     for number, (name, action) in enumerate(actions.corners()):
         if time.monotonic() > until and number > 1:
             break
@@ -162,7 +162,7 @@ def _calls_of(env: Any) -> Iterator[list[str]]:
 
 
 def _stepped_on(instance: Instance, spec: ActionSpec, answer: Answer) -> str:
-    actions = RandomActions(spec, 3, is_gymnasiums(instance.env.unwrapped))
+    actions = RandomActions(spec, 3, is_gymnasium_env(instance.env.unwrapped))
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()):  # it may well complain
             warnings.simplefilter("ignore")

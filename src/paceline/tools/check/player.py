@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...envs.columns import is_gymnasiums
+from ...envs.env_columns import is_gymnasium_env
 from ...envs.spaces import ActionSpec
 from .acting import RandomActions
 from .compare import alike, brief, flat_numbers
@@ -33,7 +33,7 @@ class Player:
 
     def __init__(self, instance: Instance, spec: ActionSpec, seed: int, actions: int = 0) -> None:
         self.instance = instance
-        self._actions = RandomActions(spec, actions, is_gymnasiums(instance.env.unwrapped))
+        self._actions = RandomActions(spec, actions, is_gymnasium_env(instance.env.unwrapped))
         self._seed = seed
         self._last: Answer | None = None
         self.changed_action = False

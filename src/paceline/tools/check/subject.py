@@ -6,9 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from ...envs.columns import EnvColumns
-from ...envs.maker import plain_columns, source_of
+from ...envs.env_columns import EnvColumns
 from ...envs.native import NativeColumns
+from ...envs.source import single_agent_columns, source_of
 from .request import CallHeartbeat, Request
 
 Made = tuple[gym.Env[Any, Any], int | None]
@@ -38,7 +38,7 @@ class Subject:
         """Some of them side by side, as a run steps them."""
         request = self.request
         seed = request.seed if seed is None else seed
-        found = plain_columns(request.env_id, num_envs, seed=seed, **request.options)
+        found = single_agent_columns(request.env_id, num_envs, seed=seed, **request.options)
         found.heartbeat = self.heartbeat
         self.batch = not isinstance(found, EnvColumns)
         return found
