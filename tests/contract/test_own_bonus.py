@@ -15,6 +15,7 @@ from torch import nn
 import paceline
 from paceline.cli import commands as cli
 from paceline.learning.batch import ValueHead
+from paceline.learning.prepare import reward_signals
 from paceline.run.build import build
 
 COUNTS = "test_own_bonus:Counts"
@@ -147,7 +148,9 @@ def test_its_return_goes_on_over_the_ends_of_episodes():
         learner, rng = parts.learner, np.random.default_rng(0)
         bonus = rng.random(rollout.reward.shape)
         value = rng.normal(size=(41, 3, 2)).astype(np.float32)
-        signals = learner._signals(rollout, np.zeros((), np.float32), bonus)
+        signals = reward_signals(
+            rollout, rollout.reward, bonus, learner._heads, np.zeros((), np.float32)
+        )
         lam = 0.8
         algorithm = paceline_ppo(lam)
         returns = algorithm.targets(signals, value).returns - value[:-1]

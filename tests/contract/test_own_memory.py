@@ -92,7 +92,7 @@ def test_ratios_start_at_one_with_episodes_that_end_within_segments():
             rollout = parts.sampler.collect()
             ends += rollout.done.sum()
             batch = learner.prepare_batch(rollout)
-            for rows in learner._shuffled(batch.rows, rollout, 0).split(128):
+            for rows in learner.descent.shuffled(batch.rows, rollout, 0, 0).split(128):
                 assert rows.carry.shape == (16, 16) and rows.carry.abs().max() > 0
                 with torch.no_grad():
                     logp = learner.module.predict(

@@ -172,7 +172,7 @@ class Descend:
 
     moments = 0
 
-    def numbers(self, lr, count):
+    def step_size_and_eps(self, lr, count):
         return lr, 0.0
 
     def step(self, flat, grad, state, rate, floor):

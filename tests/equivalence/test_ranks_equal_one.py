@@ -98,7 +98,7 @@ def in_blocks(size, options):
     columns = size * config.num_envs
     with build(config) as parts:
         parts.sampler.close()
-        plan = replace(parts.learner._plan, blocks=size)
+        plan = replace(parts.learner._config, blocks=size)
         optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
         given = parts.network, config.algorithm, optimizer, Local(), plan, columns
         learner = Learner(*given, torch.device("cpu"))

@@ -80,7 +80,7 @@ def test_what_torch_does_not_say_the_compiler_is_asked(compiler, script, words):
             "a.h",
         ),
         ("C++ compile error\n\nOutput:\nx.s: No space left on device", "no space left on the disk"),
-        ("OSError: x.so: failed to map segment from shared object", "may be executed"),
+        ("OSError: x.so: failed to map segment from shared object", "may not be executed"),
         ("OSError: [Errno 13] Permission denied: '/x/cache'", "/x/cache"),
         ("AttributeError: module 'c0ffee' has no attribute 'call'", "damaged, remove it"),
         ("", "RuntimeError"),

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.learning.batch import Rows, permutation
+from paceline.learning.batch import Rows
+from paceline.learning.descent import permutation
 
 
 @settings(deadline=None, max_examples=50)

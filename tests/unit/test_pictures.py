@@ -302,8 +302,7 @@ def test_clipped_rewards_are_learnt_from_and_never_shown():
         rollout = parts.sampler.collect()
         rollout.reward[:] = np.random.default_rng(0).choice([-3.0, 0.0, 2.5], rollout.reward.shape)
         before = rollout.reward.copy()
-        signals = parts.learner._signals(rollout, np.zeros((), np.float32))
-        np.testing.assert_array_equal(signals.reward[..., 0], np.sign(before))
+        np.testing.assert_array_equal(parts.learner._scaled_reward(rollout), np.sign(before))
         parts.learner.update(rollout, 1.0)
         np.testing.assert_array_equal(rollout.reward, before)
 
@@ -379,8 +378,8 @@ def test_ratios_start_near_one_in_bf16_and_weights_stay_float32(allowed, space, 
             rollout = parts.sampler.collect()
             batch = learner.prepare_batch(rollout)
             found = []
-            for minibatch in learner._shuffled(batch.rows, rollout, 0).split(16):
-                looked = batch.looked_at(minibatch).inputs
+            for minibatch in learner.descent.shuffled(batch.rows, rollout, 0, 0).split(16):
+                looked = batch.with_images(minibatch).inputs
                 with torch.no_grad():
                     logp = learner.module.predict(looked, minibatch.action).logp
                 assert logp.dtype == torch.float32

@@ -345,8 +345,8 @@ def test_the_ratio_of_every_first_minibatch_is_one(name):
             rollout = parts.sampler.collect()
             batch = learner.prepare_batch(rollout)
             found = []
-            for minibatch in learner._shuffled(batch.rows, rollout, 0).split(12):
-                looked = batch.looked_at(minibatch).inputs
+            for minibatch in learner.descent.shuffled(batch.rows, rollout, 0, 0).split(12):
+                looked = batch.with_images(minibatch).inputs
                 right = ratios(learner, _given(minibatch, looked))
                 found.append(right)
                 turned = tuple(part.roll(1, 0) for part in looked)
@@ -375,7 +375,7 @@ def test_a_rollout_holds_each_observation_once(name):
         assert rollout.obs.nbytes == (STEPS + 1) * COLUMNS * one
         assert rollout.before.nbytes == (size - 1) * COLUMNS * one
         parts.learner.update(rollout, 1.0)
-        kept_frames = parts.learner.observations(rollout).pictures.values()
+        kept_frames = parts.learner.observations(rollout).frames.values()
         kept = [frames.nbytes for frames in kept_frames]
         pictures = layout != "vector"
         assert kept == [(size - 1 + STEPS + 1) * COLUMNS * one] * pictures

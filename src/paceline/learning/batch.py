@@ -1,7 +1,7 @@
 """What passes between learner and algorithm. R = rows, T = steps, B = columns, H = value heads.
 
-A minibatch is N segments of L successive steps of one column each, as R = L·N rows, [L, N]
-flattened. Only a policy with memory needs L > 1: of others every row is a segment.
+A minibatch is N segments of L successive steps of one column each: R = L·N rows, flattened from
+[L, N]. L > 1 only for a policy with memory; otherwise every row is its own segment.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ValueHead:
-    """One return that the value predicts."""
+    """One return that the value function predicts."""
 
     gamma: float
-    """its discount"""
+    """discount γ"""
     lam: float | None = None
     """λ of its advantage; None: the algorithm's"""
     weight: float = 1.0
-    """of its advantage in that of the policy"""
+    """weight of its advantage in the policy's"""
     episodic: bool = True
-    """whether the end of an episode ends it; else it goes on in the next episode"""
+    """False: its return does not end with the episode but continues in the next one"""
 
 
 @dataclass(frozen=True)
 class Signals:
-    """A rollout's rewards and episode ends, ready for a return. Numpy, [T, B, H]."""
+    """Rewards, discounts and episode ends of a rollout, input of a return. Numpy, [T, B, H]."""
 
     reward: Array
     discount: Array
-    """γ; 0 where the episode terminated; 1 where no time passes"""
+    """γ; 0 where the episode terminated; 1 where `idle`"""
     trace: Array
-    """1, or 0 where the episode ended either way"""
+    """1; 0 where the episode terminated or was truncated"""
     log_ratio: Array
-    """log π − log μ, of the policy that learns and the one that acted; 0 where nobody asked"""
+    """log π − log μ (learner's policy, acting policy); 0 unless the algorithm `needs_log_ratio`"""
     heads: tuple[ValueHead, ...]
     idle: Array | None = None
-    """[T, B, H] where no time passes: rows that only reset, for heads that are not episodic"""
+    """reset rows, seen by heads that are not episodic: no time passes there"""
 
     def lam(self, default: float) -> Array:
-        """λ of every head; 1 where no time passes."""
+        """λ of every head, [H] or [T, B, H]; 1 where `idle`."""
         each = np.array([default if h.lam is None else h.lam for h in self.heads], np.float32)
         return each if self.idle is None else np.where(self.idle, np.float32(1), each)
 
     def weighted(self, advantage: Array) -> Array:
-        """[T, B] of all heads together."""
+        """[T, B, H] → [T, B], summed by the weights of the heads."""
         return (advantage * np.array([h.weight for h in self.heads], np.float32)).sum(-1)
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What the policy and the value are drawn towards. Numpy."""
+    """What policy and value are trained on. Numpy."""
 
     advantage: Array
     """[T, B]"""
@@ -71,7 +71,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to learn from; those with weight 0 count for nothing."""
+    """Rows of a batch or minibatch, as tensors."""
 
     inputs: Inputs
     action: Tensor
@@ -82,26 +82,26 @@ class Rows:
     returns: Tensor
     """[R, H]"""
     value: Tensor
-    """[R, H] predicted when the rollout came in"""
+    """[R, H] predicted before the first epoch"""
     weight: Tensor
-    """[R] 1 or 0"""
+    """[R] 1; 0 for rows that enter no loss and no metric"""
     next_inputs: Inputs = ()
-    """of the observation after each action, where a loss needs them"""
+    """inputs of the next observation, if a loss term `needs_next`"""
     extra: Mapping[str, Tensor] = field(default_factory=dict)
-    """[R, ...] what else losses have asked for, by name"""
+    """[R, ...] what loss terms add in `LossTerm.rows`, by name"""
     first: Tensor | None = None
-    """[R] the observation starts an episode; with a memory only"""
+    """[R] the observation starts an episode; only with a memory"""
     carry: Tensor | None = None
-    """[N, S] the memory before each segment; with a memory only"""
+    """[N, S] the memory before each segment; only with a memory"""
 
     def tensors(self) -> list[Tensor]:
-        """All of them, in the order of the fields."""
+        """All tensors, in the order of the fields."""
         core = self.action, self.logp, self.advantage, self.returns, self.value, self.weight
         memory = [tensor for tensor in (self.first, self.carry) if tensor is not None]
         return [*self.inputs, *core, *self.next_inputs, *self.extra.values(), *memory]
 
     def like(self, tensors: Iterable[Tensor]) -> Rows:
-        """Of the same structure, from what `tensors()` gave."""
+        """Rows of the same structure, from tensors in the order of `tensors()`."""
         left = iter(tensors)
         inputs = tuple(islice(left, len(self.inputs)))
         action, logp, advantage, returns, value, weight = islice(left, 6)
@@ -114,7 +114,7 @@ class Rows:
         )
 
     def take(self, index: Tensor, segments: Tensor | None = None) -> Rows:
-        """These rows; what the memory held is that of `segments`, or else stays."""
+        """The rows `index[R]`; the memory is taken at `segments[N]`, or left as it is."""
         rows = replace(self, carry=None)
         taken = rows.like([tensor.index_select(0, index) for tensor in rows.tensors()])
         if self.carry is None:
@@ -129,39 +129,3 @@ class Rows:
             return iter((self,))
         pieces = (tensor.split(len(tensor) // parts) for tensor in self.tensors())  # type: ignore[no-untyped-call]
         return (self.like(piece) for piece in zip(*pieces, strict=True))
-
-
-def segment_rows(segments: Array, columns: int, length: int, parts: int) -> Array:
-    """The rows of segments, of which `parts` equal pieces are minibatches: [L, N] each."""
-    if length == 1:
-        return segments
-    number, column = np.divmod(segments.reshape(parts, 1, -1), columns)
-    return ((number * length + np.arange(length)[:, None]) * columns + column).ravel()
-
-
-def permutation(
-    seed: int,
-    iteration: int,
-    epoch: int,
-    steps: int,
-    columns: int,
-    blocks: int,
-    parts: int,
-    first_block: int = 0,
-) -> Array:
-    """An order of all rows [T·B], or of the segments [K·B], whose `parts` equal pieces are the
-    minibatches.
-
-    Each of `blocks` equal groups of columns is shuffled for itself, keyed by its number, and gives
-    every minibatch its share: so one process with W blocks learns from the same minibatches as W
-    processes with one block each, the w-th beginning at block w.
-    """
-    width = columns // blocks
-    pieces = []
-    for block in range(blocks):
-        order = np.random.default_rng([seed, iteration, epoch, first_block + block]).permutation(
-            steps * width
-        )
-        row, column = np.divmod(order, width)
-        pieces.append((row * columns + block * width + column).reshape(parts, -1))
-    return np.concatenate(pieces, axis=1).ravel()

@@ -1,6 +1,6 @@
-"""Bonus: a reward for exploring, made by the learner from what a rollout shows.
+"""Intrinsic reward: a bonus that the learner computes from rollouts.
 
-T = steps, B = columns. A bonus is made as `Class(context)`, or `Class(context, options)` where the
+T = steps, B = columns. A bonus is made as `Class(context)`, or `Class(context, options)` if the
 class has a dataclass `Options`.
 """
 
@@ -19,13 +19,13 @@ from .observations import RolloutObservations
 from .step import LossTerm
 
 Reduction = Literal["mean", "sum", "max"]
-"""How a metric of several ranks and iterations becomes one number."""
+"""How values of a metric from several ranks and iterations become one number."""
 Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
 class BonusContext:
-    """What a bonus may need to know of the run."""
+    """What a bonus is constructed with."""
 
     network: NetworkSpec
     columns: int
@@ -33,24 +33,24 @@ class BonusContext:
     seed: int
     device: torch.device
     moments: Callable[[Array], tuple[Array, Array, float]]
-    """mean and variance of each column of rows [n, d] over all ranks, and the number of rows"""
+    """rows [n, d] → mean [d] and variance [d] over all ranks, and the number of rows"""
 
 
 class Bonus(Protocol):
     head: ValueHead | None
-    """a return of its own; without one the bonus is added to the reward"""
+    """its own return and value; None: the bonus is added to the reward"""
     term: LossTerm | None
-    """what it learns itself, if anything"""
+    """its own loss, if it learns"""
     metrics: Mapping[str, Reduction]
-    """names of what `reward` returns beside the bonus"""
+    """names of the metrics that `reward` returns"""
     per_column: tuple[str, ...]
     """names of the arrays of `state` whose first axis is this learner's columns"""
 
-    def reward(self, rollout: Rollout, seen: RolloutObservations) -> tuple[Array, Metrics]:
-        """The bonus [T, B] of each step, which counts where `rollout.valid`; and its metrics."""
+    def reward(self, rollout: Rollout, observations: RolloutObservations) -> tuple[Array, Metrics]:
+        """The bonus [T, B] of each step, used where `rollout.valid`; and its metrics."""
 
     def state(self) -> dict[str, Array]:
-        """Copies of what it has gathered, but for its parameters."""
+        """Copies of its statistics; its parameters are saved with the learner's."""
 
     def restore(self, state: dict[str, Array]) -> None:
-        """What `state` gave."""
+        """Load what `state` returned."""

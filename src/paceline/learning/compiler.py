@@ -1,4 +1,4 @@
-"""The C++ compiler of a step: why it failed, and for how long it is waited for."""
+"""Compiling a step with Inductor: whether it is possible, a timeout, and reasons for failure."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from ..storage.compiler_cache import CACHE, compiled_cache, wanted_compiler
 
 Compiled = Callable[..., list[Tensor]]
 COMPILER_TIMEOUT = 900.0
-"""Seconds after which a compiler is taken to hang; on a busy machine it takes a minute or two."""
-NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-LITTLE_ROOM = 2**24
-"""Bytes that a compiled step takes, with all that the compiler writes on its way."""
+"""Seconds after which a C++ compiler counts as hung; on a busy machine it takes 1–2 minutes."""
+DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+NEEDED_BYTES = 2**24
+"""Disk space of a compiled step, including the compiler's temporary files."""
 
 
 def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Compiled:
-    """Trace `function` on inputs of the right shapes, and compile it for these shapes alone.
+    """Trace `function` and compile it for the shapes of `inputs` only.
 
-    Straight to Inductor: `torch.compile` checks its guards at every call, which takes longer than
-    a whole optimiser step, and is three times as long in compiling.
+    Calls Inductor directly: `torch.compile` checks guards at every call, which takes longer than
+    a whole optimizer step, and compiles three times as long.
     """
     from torch._inductor import codecache, config
     from torch._inductor import compile as inductor
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-    # torch may have put its own choice there, in /tmp, which nobody asked for or cleans up.
+    # torch may have set its default, a folder in /tmp that is never cleaned up.
     if os.environ.get(CACHE) in (None, default_cache_dir()):
         os.environ[CACHE] = compiled_cache()
 
-    config.compile_threads = 1  # no pool of processes to leave behind
-    headers = Path(os.environ[CACHE]) / "precompiled_headers"  # else in /tmp, come what may
+    config.compile_threads = 1  # no pool of processes that could outlive the run
+    headers = Path(os.environ[CACHE]) / "precompiled_headers"  # else always in /tmp
     codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
     with torch.no_grad():
-        # Tracing executes the function, and what that changes must not be ours.
+        # Tracing executes the function, which changes its inputs in place.
         copies = [tensor.clone() for tensor in inputs]
         return inductor(make_fx(function)(*copies), inputs)  # type: ignore[arg-type]
 
 
 def scalar(value: float) -> Tensor:
-    """A Python float would be compiled in as a constant."""
+    """A 0-d tensor: a Python float would become a constant of the compiled code."""
     return torch.tensor(value, dtype=torch.float64)
 
 
 def compiler_missing() -> str | None:
-    """Why compiled steps can't be had here, or None."""
+    """Why steps can't be compiled on this machine, or None."""
     wanted = wanted_compiler(os.environ.get("CXX"))
     if not shutil.which(wanted):
         return f"there is no C++ compiler {wanted} (install it, or name another with CXX)"
@@ -67,27 +67,27 @@ def compiler_missing() -> str | None:
 
 
 def compile_failure_reason(error: BaseException) -> str:
-    """What kept a step from being compiled, as far as torch and the compiler tell."""
-    told = "\n".join(_told(error))
+    """Why compiling failed, in one line, from the messages of torch and the compiler."""
+    text = "\n".join(_messages(error))
     cache = os.environ.get(CACHE) or compiled_cache()
-    if any(words in told for words in NO_ROOM):
+    if any(words in text for words in DISK_FULL):
         folders = [cache, os.environ.get("TMPDIR") or tempfile.gettempdir()]
-        full = [folder for folder in folders if _room(folder) < LITTLE_ROOM]
+        full = [folder for folder in folders if _free_bytes(folder) < NEEDED_BYTES]
         return f"there is no space left on the disk of {' or '.join(full or folders)}"
-    if "SIGKILL" in told or "Killed" in told:
-        return "the compiler was killed, as happens where memory runs out"
-    if "failed to map segment" in told:
-        return f"nothing in {cache} may be executed; name another folder with {CACHE}"
-    if found := re.search(r"^.*\berror: .*$", told, re.M):
+    if "SIGKILL" in text or "Killed" in text:
+        return "the compiler was killed, probably because memory ran out"
+    if "failed to map segment" in text:
+        return f"files in {cache} may not be executed; set {CACHE} to another folder"
+    if found := re.search(r"^.*\berror: .*$", text, re.M):
         return found[0][:200]
-    cause = told.splitlines()[0][:200]
+    cause = text.splitlines()[0][:200]
     if "[Errno" in cause:
         return cause
     return f"{cause}; if {cache} is damaged, remove it"
 
 
-def _told(error: BaseException | None) -> Iterator[str]:
-    """What an error and its causes say; and the compiler, where torch keeps that to itself."""
+def _messages(error: BaseException | None) -> Iterator[str]:
+    """Messages of an error and its causes; of the compiler too, where torch does not pass it on."""
     while error is not None:
         yield str(error).strip() or type(error).__name__
         if type(error).__name__ == "InvalidCxxCompiler":
@@ -103,30 +103,30 @@ def _told(error: BaseException | None) -> Iterator[str]:
         error = error.__cause__ or error.__context__
 
 
-def _room(folder: str) -> int:
-    """Bytes that are free on its disk."""
-    there = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
-    return shutil.disk_usage(there).free
+def _free_bytes(folder: str) -> int:
+    """On its disk; the folder itself may not exist yet."""
+    existing = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 @contextmanager
 def compiler_timeout(seconds: float) -> Iterator[list[int]]:
-    """Meanwhile, a compiler that takes this long is ended; a list that gets its process id."""
-    ended: list[int] = []
+    """Kill a compiler that runs longer than this; yields a list that its process id is added to."""
+    killed: list[int] = []
     name = Path(wanted_compiler(os.environ.get("CXX"))).name
 
-    def end() -> None:
+    def kill() -> None:
         for process in psutil.Process().children():
             with suppress(psutil.Error):
                 if name in (Path(part).name for part in process.cmdline()[:2]):
-                    ended.append(process.pid)
+                    killed.append(process.pid)
                     for one in (*process.children(recursive=True), process):
                         one.kill()
 
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(seconds, kill)
     timer.daemon = True
     timer.start()
     try:
-        yield ended
+        yield killed
     finally:
         timer.cancel()

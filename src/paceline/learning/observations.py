@@ -1,7 +1,7 @@
-"""RolloutObservations: a rollout's observations as a learner reads them.
+"""Observations of a rollout as tensors.
 
-Pictures stay where they are, each of them once, until a minibatch is looked at. Before, a row only
-says where to find its pictures. T = steps, B = columns, R = rows, S = observations in a stack.
+Images stay on the device once each; a row holds the indices of its frames, and `gather_images`
+copies those of a minibatch. T = steps, B = columns, R = rows, S = frames in a stack.
 """
 
 from __future__ import annotations
@@ -19,41 +19,39 @@ from ..rollout import Rollout
 @dataclass(frozen=True)
 class RolloutObservations:
     parts: dict[str, torch.Tensor]
-    """[(T+1)·B, ...] by name; of pictures, where each row's are"""
-    pictures: dict[str, torch.Tensor]
+    """[(T+1)·B, ...] by name; of images the frame indices [(T+1)·B, S]"""
+    frames: dict[str, torch.Tensor]
+    """[frames, ...] of each image by name; empty without images"""
     spec: ObservationSpec
-    """how rollouts hold observations, of which a policy may see several as one"""
+    """of the stored observations, before frames are stacked"""
 
     @staticmethod
     def of(rollout: Rollout, spec: ObservationSpec, device: torch.device) -> RolloutObservations:
-        parts, pictures = {}, {}
-        for name, found in spec.split(rollout.obs).items():
+        parts, images = {}, {}
+        for name, part in spec.split(rollout.obs).items():
             if name.startswith("image"):
-                pictures[name] = torch.from_numpy(flat_frames(spec, rollout, name)).to(device)
-                found = stack_index(rollout.first, spec.stack)
+                images[name] = torch.from_numpy(flat_frames(spec, rollout, name)).to(device)
+                part = stack_index(rollout.first, spec.stack)
             elif name == "vector":
-                found = stacked(spec, rollout, "vector")
-            parts[name] = torch.from_numpy(found).to(device).flatten(0, 1).contiguous()
-        return RolloutObservations(parts, pictures, spec)
+                part = stacked(spec, rollout, "vector")
+            parts[name] = torch.from_numpy(part).to(device).flatten(0, 1).contiguous()
+        return RolloutObservations(parts, images, spec)
 
     def gather_images(self, inputs: Inputs) -> Inputs:
-        """With pictures in place of where to find them."""
-        if not self.pictures:
+        """`inputs` with images [R, ...] in place of frame indices [R, S]."""
+        if not self.frames:
             return inputs
         return tuple(
-            _gathered(self.pictures[name], given, self.spec) if name in self.pictures else given
-            for name, given in zip(self.spec.parts, inputs, strict=True)
+            _gather(self.frames[name], part, self.spec) if name in self.frames else part
+            for name, part in zip(self.spec.parts, inputs, strict=True)
         )
 
 
-def _gathered(kept: torch.Tensor, at: torch.Tensor, spec: ObservationSpec) -> torch.Tensor:
-    """The pictures [R, ...] whose observations lie `at[R, S]`.
-
-    Grey ones side by side in memory, pixel by pixel, as convolutions read them.
-    """
+def _gather(frames: torch.Tensor, index: torch.Tensor, spec: ObservationSpec) -> torch.Tensor:
+    """The images [R, ...] of frames `index[R, S]`; stacks of grayscale lie channels-last."""
     if spec.stack == 1:
-        return kept.index_select(0, at.flatten())
-    if kept.ndim == 3:
-        one_by_one = [kept.index_select(0, column) for column in at.unbind(1)]
-        return torch.stack(one_by_one, -1).movedim(-1, 1)
-    return merge_frames(kept.index_select(0, at.flatten()), spec)
+        return frames.index_select(0, index.flatten())
+    if frames.ndim == 3:
+        each = [frames.index_select(0, column) for column in index.unbind(1)]
+        return torch.stack(each, -1).movedim(-1, 1)
+    return merge_frames(frames.index_select(0, index.flatten()), spec)

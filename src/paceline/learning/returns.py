@@ -1,4 +1,4 @@
-"""Generalised advantage estimation and V-trace. Pure; numpy; time-major.
+"""Generalized advantage estimation and V-trace. Pure; numpy; time-major.
 
 T = steps, B = columns; trailing axes (value heads) pass through.
 
@@ -16,7 +16,7 @@ from ..rollout import Array
 def gae(reward: Array, discount: Array, trace: Array, value: Array, lam: float | Array) -> Array:
     """Â[t] = δ[t] + γ·λ·Â[t+1], cut where the trace is zero (Schulman 2016, eq. 16)."""
     delta = reward + discount * value[1:] - value[:-1]
-    return _accumulate(delta, discount * trace * np.asarray(lam, np.float32))
+    return _discounted_sum(delta, discount * trace * np.asarray(lam, np.float32))
 
 
 def vtrace(
@@ -33,8 +33,7 @@ def vtrace(
     """Targets v[t] and policy advantages ρ·(r + γ·v[t+1] − V[t]) (Espeholt 2018, eq. 1).
 
     `log_ratio` is log π − log μ. Where an episode ended, v[t+1] belongs to the next episode,
-    so the policy term bootstraps from V[t+1] there. Where `idle`, no time passes and no action
-    was taken: ρ = c = 1.
+    so the policy term bootstraps from V[t+1] there. Where `idle`, no action was taken: ρ = c = 1.
     """
     ratio = np.exp(log_ratio)
     rho = np.minimum(ratio, np.float32(rho_bar))
@@ -42,14 +41,14 @@ def vtrace(
     if idle is not None:
         rho, c = np.where(idle, np.float32(1), rho), np.where(idle, np.float32(1), c)
     delta = rho * (reward + discount * value[1:] - value[:-1])
-    target = value[:-1] + _accumulate(delta, discount * trace * c)
+    target = value[:-1] + _discounted_sum(delta, discount * trace * c)
     next_target = np.concatenate([target[1:], value[-1:]])
     bootstrap = np.where(trace > 0, next_target, value[1:])
     return target, rho * (reward + discount * bootstrap - value[:-1])
 
 
-def _accumulate(delta: Array, decay: Array) -> Array:
-    """x[t] = delta[t] + decay[t]·x[t+1], backwards in time from zero."""
+def _discounted_sum(delta: Array, decay: Array) -> Array:
+    """x[t] = delta[t] + decay[t]·x[t+1], backwards in time from x[T] = 0."""
     out = np.empty_like(delta)
     later = np.zeros_like(delta[0])
     for now, step, factor in zip(out[::-1], delta[::-1], decay[::-1], strict=True):

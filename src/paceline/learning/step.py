@@ -1,8 +1,8 @@
-"""The minibatch step, split at the gradient, where ranks agree: eager, or compiled.
+"""The minibatch step, eager or compiled, in two halves between which ranks sum their gradients.
 
-`gradient(rows)` fills one buffer [sums of gradients | for each loss: its sum, sums of metrics, how
-many rows count]; `apply` divides each group by that number, clips it, and lets the optimiser move
-the weights. R = rows.
+`gradient(rows)` fills one buffer: [gradient sums | for each loss term: sum of its loss, sums of its
+metrics, sum of row weights]. `apply` divides each term's group of parameters by its weight sum,
+clips it, and takes the optimizer step. R = rows.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from .optimizers import Optimizer
 
 
 class LossTerm(Protocol):
-    """A loss with parameters of its own, which are a group: clipped and divided for themselves."""
+    """A loss with its own parameters: a group that is averaged and clipped on its own."""
 
     name: str
-    """what its loss and the norm of its gradient are called after; empty for the algorithm's own"""
+    """prefix of its metrics `<name>_loss` and `<name>_grad_norm`; empty for the algorithm's"""
 
     @property
     def module(self) -> nn.Module:
-        """Its parameters."""
+        """Holds its parameters."""
 
     metrics: tuple[str, ...]
-    """names of what `loss` returns beside the loss"""
+    """names of the metrics that `loss` returns"""
     max_grad_norm: float
     needs_next: bool
     """whether it reads `rows.next_inputs`"""
 
     def rows(self, rollout: Rollout) -> Mapping[str, Array]:
-        """[T, B, ...] what it needs of each row besides, by name: `rows.extra` in `loss`."""
+        """[T, B, ...] arrays by name that `loss` finds in `rows.extra`."""
 
-    def loss(self, rows: Rows, remaining: Any) -> Losses:
-        """Of each row; `remaining` falls from 1 to 0 over a run."""
+    def loss(self, rows: Rows, progress_remaining: Any) -> Losses:
+        """Per row; `progress_remaining` falls from 1 to 0 over the run."""
 
     def weight(self, rows: Rows) -> Tensor:
-        """[R] how much each row counts; gradients and metrics are divided by their sum."""
+        """[R] weights of rows; gradient and metrics are divided by their sum."""
 
 
 class PolicyLoss:
-    """What an algorithm makes of an actor-critic's predictions."""
+    """The loss term of the algorithm, on the actor-critic."""
 
     name, needs_next = "", False
 
@@ -59,11 +59,13 @@ class PolicyLoss:
         self.module, self._algorithm, self.max_grad_norm = module, algorithm, max_grad_norm
         self.metrics = algorithm.metrics
 
-    def loss(self, rows: Rows, remaining: Any, prediction: Prediction | None = None) -> Losses:
-        """What is predicted of the rows may be known already."""
+    def loss(
+        self, rows: Rows, progress_remaining: Any, prediction: Prediction | None = None
+    ) -> Losses:
+        """`prediction` of these rows, if it was computed already."""
         if prediction is None:
             prediction = self.module.predict(rows.inputs, rows.action, recurrent_inputs(rows))
-        return self._algorithm.loss(prediction, rows, remaining)
+        return self._algorithm.loss(prediction, rows, progress_remaining)
 
     def rows(self, rollout: Rollout) -> Mapping[str, Array]:
         return {}
@@ -73,7 +75,7 @@ class PolicyLoss:
 
 
 class Objective(nn.Module):
-    """All that a step minimises: the algorithm's loss, and those of others, each on its group."""
+    """Sum of all loss terms: the algorithm's first, then others."""
 
     def __init__(self, policy: PolicyLoss, *others: LossTerm) -> None:
         super().__init__()
@@ -81,24 +83,24 @@ class Objective(nn.Module):
         self.terms: tuple[LossTerm, ...] = (policy, *others)
         self.parts = nn.ModuleList(term.module for term in self.terms)
         self.names: list[tuple[str, ...]] = []
-        """of each term: its loss, its metrics, and the norm of its gradient"""
+        """for each term: its loss, its metrics, its gradient norm"""
         for term in self.terms:
             prefix = f"{term.name}_" if term.name else ""
             self.names.append((f"{prefix}loss", *term.metrics, f"{prefix}grad_norm"))
 
     def forward(
-        self, remaining: Any, rows: Rows, prediction: Prediction | None = None
+        self, progress_remaining: Any, rows: Rows, prediction: Prediction | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The losses summed over rows that count; and of each [loss, metrics…, count], summed."""
-        total, sums = self._summed(
-            self._policy, rows, *self._policy.loss(rows, remaining, prediction)
+        """All losses, summed over weighted rows; and for each term sums of [loss, metrics…, 1]."""
+        total, sums = self._sum(
+            self._policy, rows, *self._policy.loss(rows, progress_remaining, prediction)
         )
         for term in self.terms[1:]:
-            more, sums_of_term = self._summed(term, rows, *term.loss(rows, remaining))
-            total, sums = total + more, torch.cat([sums, sums_of_term])
+            term_total, term_sums = self._sum(term, rows, *term.loss(rows, progress_remaining))
+            total, sums = total + term_total, torch.cat([sums, term_sums])
         return total, sums
 
-    def _summed(
+    def _sum(
         self, term: LossTerm, rows: Rows, loss: Tensor, metrics: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         weight = term.weight(rows)
@@ -108,10 +110,10 @@ class Objective(nn.Module):
 
 
 class Step:
-    """Owns the gradient buffer and the optimiser's state.
+    """Owns the gradient buffer and the optimizer state.
 
-    Gradients are taken at `flat`'s weights; `target` is what the optimiser moves, which is the
-    same tensor unless several processes share it. `share` makes the optimiser's state.
+    Gradients are taken at the weights of `flat`; the optimizer changes `target`, the same tensor
+    unless processes share their weights (Hogwild). `share` places the optimizer state.
     """
 
     def __init__(
@@ -127,21 +129,21 @@ class Step:
         self._target = flat.weights if target is None else target
         self._compile = compiled
         self.names = tuple(name for names in objective.names for name in names)
-        """what `apply` returns"""
+        """names of what `apply` returns"""
         self._groups = [sum(p.numel() for p in t.module.parameters()) for t in objective.terms]
-        """sizes of the groups, one after the other"""
+        """number of parameters of each term, in the order of `flat`"""
         self._size = len(flat.weights)
         self.buffer = flat.weights.new_zeros(self._size + len(self.names))
         self.moments = [share(torch.zeros_like(flat.weights)) for _ in range(optimizer.moments)]
         self.count = 0
-        self._gradient: Compiled | None = None
-        self._both: Compiled | None = None
-        self._move: Compiled | None = None
+        self._compiled_gradient: Compiled | None = None
+        self._compiled_apply: Compiled | None = None
+        self._compiled_fused: Compiled | None = None
         self._structure: Rows | None = None
-        """of the rows that it is compiled for"""
+        """rows whose structure the step is compiled for"""
         gradients = flat.layout.views(self.buffer[: self._size])
         self._frozen: set[str] = set()
-        """parameters of a user's module that are not to be trained"""
+        """parameters of a user's module with requires_grad False"""
         for name, parameter in objective.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = gradients[name]
@@ -149,61 +151,66 @@ class Step:
                 self._frozen.add(name)
 
     def gradient(
-        self, rows: Rows, remaining: float, prediction: Prediction | None = None
+        self, rows: Rows, progress_remaining: float, prediction: Prediction | None = None
     ) -> Tensor:
-        """Fill and return the buffer; ranks add theirs before it is applied.
+        """Fill and return the buffer; ranks sum theirs before `apply`.
 
-        What is predicted of the rows may be known already, where steps are not compiled.
+        An eager step can use a `prediction` of these rows that was computed already.
         """
         if not self._compile:
             self.buffer[: self._size].zero_()
-            total, sums = self._objective(remaining, rows, prediction)
-            total.backward()  # adds into the buffer, of which every parameter's .grad is a view
+            total, sums = self._objective(progress_remaining, rows, prediction)
+            total.backward()  # adds into the buffer: every parameter's .grad is a view of it
             self.buffer[self._size :] = sums
             return self.buffer
-        if self._gradient is None:
-            self.prepare(rows, whole=False)
-        assert self._gradient is not None
-        inputs = [self._flat.weights, scalar(remaining), *rows.tensors()]
-        self.buffer.copy_(self._gradient(*inputs)[0])
+        if self._compiled_gradient is None:
+            self.compile(rows, fused=False)
+        assert self._compiled_gradient is not None
+        inputs = [self._flat.weights, scalar(progress_remaining), *rows.tensors()]
+        self.buffer.copy_(self._compiled_gradient(*inputs)[0])
         return self.buffer
 
     def apply(self, lr: float) -> Tensor:
-        """Take one optimiser step; returns the mean of each metric and each gradient's norm."""
+        """Take one optimizer step; returns the mean of each metric, in the order of `names`."""
         self.count += 1
-        rate, floor = self._optimizer.step_size_and_eps(lr, self.count)
+        step_size, eps = self._optimizer.step_size_and_eps(lr, self.count)
         tensors = [self.buffer, self._target, *self.moments]
-        if self._move is None:  # steps are not compiled
+        if self._compiled_apply is None:  # eager
             with torch.no_grad():
-                return self._pure_move(rate, floor, *tensors)[0]
-        return self._move(scalar(rate), scalar(floor), *tensors)[0]
+                return self._pure_apply(step_size, eps, *tensors)[0]
+        return self._compiled_apply(scalar(step_size), scalar(eps), *tensors)[0]
 
     def fused(
-        self, rows: Rows, remaining: float, lr: float, prediction: Prediction | None = None
+        self,
+        rows: Rows,
+        progress_remaining: float,
+        lr: float,
+        prediction: Prediction | None = None,
     ) -> Tensor:
-        """`gradient` and `apply` at once, where nobody has a say in between."""
+        """`gradient` and `apply` in one, if nothing has to happen between them."""
         if not self._compile:
-            self.gradient(rows, remaining, prediction)
+            self.gradient(rows, progress_remaining, prediction)
             return self.apply(lr)
-        if self._both is None:
-            self.prepare(rows, whole=True)
-        assert self._both is not None
+        if self._compiled_fused is None:
+            self.compile(rows, fused=True)
+        assert self._compiled_fused is not None
         self.count += 1
-        numbers = [*self._optimizer.step_size_and_eps(lr, self.count), remaining]
-        inputs = [*map(scalar, numbers), self._flat.weights, *self.moments, *rows.tensors()]
-        return self._both(*inputs)[0]
+        step_size, eps = self._optimizer.step_size_and_eps(lr, self.count)
+        scalars = [scalar(value) for value in (step_size, eps, progress_remaining)]
+        inputs = [*scalars, self._flat.weights, *self.moments, *rows.tensors()]
+        return self._compiled_fused(*inputs)[0]
 
-    def prepare(self, rows: Rows, whole: bool) -> None:
-        """Compile for rows of this shape, for either way of taking a step; nothing is changed."""
-        numbers, self._structure = [scalar(1.0)] * 3, rows
-        if whole:
-            inputs = [*numbers, self._flat.weights, *self.moments, *rows.tensors()]
-            self._both = compiled(functionalize(self._pure_whole), inputs)
+    def compile(self, rows: Rows, fused: bool) -> None:
+        """Compile for rows of this shape; changes no weights."""
+        one, self._structure = scalar(1.0), rows
+        if fused:
+            inputs = [one, one, one, self._flat.weights, *self.moments, *rows.tensors()]
+            self._compiled_fused = compiled(functionalize(self._pure_fused), inputs)
             return
-        inputs = [self._flat.weights, numbers[0], *rows.tensors()]
-        self._gradient = compiled(self._pure_gradient, inputs)
-        inputs = [*numbers[:2], self.buffer, self._target, *self.moments]
-        self._move = compiled(functionalize(self._pure_move), inputs)
+        inputs = [self._flat.weights, one, *rows.tensors()]
+        self._compiled_gradient = compiled(self._pure_gradient, inputs)
+        inputs = [one, one, self.buffer, self._target, *self.moments]
+        self._compiled_apply = compiled(functionalize(self._pure_apply), inputs)
 
     def metric_mean(self, metric: str) -> float:
         """A metric's mean over the minibatch whose gradient is in the buffer."""
@@ -215,7 +222,9 @@ class Step:
             at += len(names)
         raise KeyError(metric)
 
-    def _pure_gradient(self, flat: Tensor, remaining: Any, *tensors: Tensor) -> list[Tensor]:
+    def _pure_gradient(
+        self, flat: Tensor, progress_remaining: Any, *tensors: Tensor
+    ) -> list[Tensor]:
         """The buffer as a function of the weights and the rows."""
         assert self._structure is not None
         rows = self._structure.like(tensors)
@@ -225,39 +234,38 @@ class Step:
                 name: view.detach() if name in self._frozen else view
                 for name, view in self._flat.layout.views(flat).items()
             }
-            return functional_call(self._objective, named, (remaining, rows))
+            return functional_call(self._objective, named, (progress_remaining, rows))
 
         gradient, sums = grad(objective, has_aux=True)(flat)
         return [torch.cat([gradient, sums])]
 
-    def _pure_whole(
-        self, rate: Any, floor: Any, remaining: Any, weights: Tensor, *tensors: Tensor
+    def _pure_fused(
+        self, step_size: Any, eps: Any, progress_remaining: Any, weights: Tensor, *tensors: Tensor
     ) -> list[Tensor]:
-        """Both of them, one after the other."""
         moments, rows = tensors[: len(self.moments)], tensors[len(self.moments) :]
-        (buffer,) = self._pure_gradient(weights, remaining, *rows)
-        return self._pure_move(rate, floor, buffer, weights, *moments)
+        (buffer,) = self._pure_gradient(weights, progress_remaining, *rows)
+        return self._pure_apply(step_size, eps, buffer, weights, *moments)
 
-    def _pure_move(self, rate: Any, floor: Any, *tensors: Tensor) -> list[Tensor]:
-        """Divide, clip, move: changes the weights and moments among `tensors` and nothing else."""
+    def _pure_apply(self, step_size: Any, eps: Any, *tensors: Tensor) -> list[Tensor]:
+        """Divide, clip and step; changes the weights and moments among `tensors`, nothing else."""
         buffer, weights, *moments = tensors
-        gradients, found, begin, at = [], [], 0, self._size
+        gradients, metrics, begin, at = [], [], 0, self._size
         objective = self._objective
         for term, size, names in zip(objective.terms, self._groups, objective.names, strict=True):
             last = at + len(names) - 1
-            rows = buffer[last : last + 1].clamp(min=1.0)
-            gradient = buffer[begin : begin + size] / rows
+            count = buffer[last : last + 1].clamp(min=1.0)
+            gradient = buffer[begin : begin + size] / count
             norm = gradient.norm()
             gradients.append(gradient * (term.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-            found += [buffer[at:last] / rows, norm.unsqueeze(0)]
+            metrics += [buffer[at:last] / count, norm.unsqueeze(0)]
             begin, at = begin + size, last + 1
-        whole = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
-        self._optimizer.step(weights, whole, moments, rate, floor)
-        return [torch.cat(found)]
+        gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+        self._optimizer.step(weights, gradient, moments, step_size, eps)
+        return [torch.cat(metrics)]
 
 
 def recurrent_inputs(rows: Rows) -> RecurrentInputs | None:
-    """What a memory needs of a minibatch, beside its inputs."""
+    """What a policy with memory needs of a minibatch besides its inputs."""
     if rows.carry is None or rows.first is None:
         return None
     return RecurrentInputs(rows.first.reshape(-1, len(rows.carry)), rows.carry)

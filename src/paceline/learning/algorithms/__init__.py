@@ -1,7 +1,8 @@
-"""What is optimised. An algorithm is a frozen dataclass of its hyper-parameters with two pure
-functions: `targets`, of a whole rollout, and `loss`, of each row of a minibatch.
+"""Algorithms: a frozen dataclass of hyperparameters with two pure functions, `targets` of a whole
+rollout and `loss` of each row of a minibatch.
 
-It knows nothing of samplers and processes, and imports no torch: tensors bring their own methods.
+No imports of samplers, processes or torch (tensors bring their own methods). T = steps,
+B = columns, H = value heads, R = rows.
 """
 
 from __future__ import annotations
@@ -19,47 +20,47 @@ if TYPE_CHECKING:
 
 
 Losses = tuple["Tensor", list["Tensor"]]
-"""The loss [R] of each row, and its metrics [R]."""
+"""The loss [R] of each row, and metrics [R] each."""
 Normalized = Literal["rollout", "minibatch", "none"]
-"""Over which rows advantages get mean 0 and deviation 1."""
+"""Rows over which advantages are normalized to mean 0 and standard deviation 1."""
 
 
 class Algorithm(Protocol):
-    """Besides, an algorithm may have `defaults`, values of options that suit it, and `name`, that
-    of its section of options; and `refuse(config)` may raise BadInput."""
+    """Optional besides: `defaults` (values of run options that suit it), `name` (of its section
+    of options) and `refuse(config)`, which raises BadInput for a configuration it can't run."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of what `loss` returns beside the loss itself."""
+        """Names of the metrics that `loss` returns."""
 
     @property
     def normalize_advantage(self) -> Normalized: ...
 
     @property
     def stop_above(self) -> Mapping[str, float]:
-        """Ends a rollout's epochs before a step on whose minibatch a metric's mean is above."""
+        """Limits of metrics: the first minibatch whose mean is above one ends the update before
+        its step is taken."""
 
     @property
     def needs_log_ratio(self) -> bool:
-        """Whether `targets` needs log π − log μ of every action; with it, rollouts of older
-        weights can be used."""
+        """Whether `targets` needs log π − log μ of every action. Such an algorithm corrects for
+        off-policy data, so it can learn from rollouts of older weights."""
 
     def targets(self, signals: Signals, value: Array) -> Targets:
         """Advantages and returns, from `value[T+1, B, H]` of every observation."""
 
-    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
-        """Of each row; `remaining` falls from 1 to 0 over a run."""
+    def loss(self, prediction: Prediction, rows: Rows, progress_remaining: Any) -> Losses:
+        """Per row; `progress_remaining` falls from 1 to 0 over the run."""
 
 
 def gae_targets(signals: Signals, value: Array, lam: float) -> Targets:
-    """returns = advantage + the value it was measured against, so TD(λ)."""
-    each = signals.reward, signals.discount, signals.trace
-    advantage = gae(*each, value, signals.lam(lam))
+    """GAE advantages, and returns = advantage + V, which are TD(λ) targets."""
+    advantage = gae(signals.reward, signals.discount, signals.trace, value, signals.lam(lam))
     return Targets(signals.weighted(advantage), advantage + value[:-1])
 
 
 def value_error(value: Tensor, rows: Rows, clip: float | None = None) -> Tensor:
-    """½·(V − return)², summed over heads; with `clip` the worse of it and its clipped form."""
+    """½·(V − return)² [R], summed over heads; with `clip` the larger of it and its clipped form."""
     error = (value - rows.returns).square()
     if clip is not None:
         clipped = rows.value + (value - rows.value).clamp(-clip, clip)
@@ -68,9 +69,9 @@ def value_error(value: Tensor, rows: Rows, clip: float | None = None) -> Tensor:
 
 
 def advantages(rows: Rows, normalized: Normalized) -> Tensor:
-    """Of a minibatch: as they are, or with mean 0 and deviation 1 over the rows that count.
+    """Advantages [R] of a minibatch, normalized over its rows with weight 1 if so configured.
 
-    A single one, which is its own mean, stays as it is: 0 would teach nothing.
+    A single such row is its own mean; it is left as is, since 0 would give no gradient.
     """
     if normalized != "minibatch":
         return rows.advantage
@@ -81,7 +82,7 @@ def advantages(rows: Rows, normalized: Normalized) -> Tensor:
 
 
 class PolicyGradient:
-    """A2C and IMPALA but for their targets."""
+    """Loss of A2C and IMPALA, which differ in their targets."""
 
     metrics: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss", "entropy")
     stop_above: ClassVar[Mapping[str, float]] = {}
@@ -90,8 +91,8 @@ class PolicyGradient:
     vf_coef: float
     normalize_advantage: Normalized
 
-    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
-        """−log π(a|s)·Â, and the value's error (Mnih 2016, §4; Espeholt 2018, §4.2)."""
+    def loss(self, prediction: Prediction, rows: Rows, progress_remaining: Any) -> Losses:
+        """−log π(a|s)·Â, value error and entropy (Mnih 2016, §4; Espeholt 2018, §4.2)."""
         policy = -prediction.logp * advantages(rows, self.normalize_advantage)
         value, entropy = value_error(prediction.value, rows), prediction.entropy
         loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)

@@ -1,4 +1,4 @@
-"""Advantage actor-critic: one step on each short rollout."""
+"""Advantage actor-critic (Mnih 2016): one step per short rollout."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class A2C(PolicyGradient):
     needs_log_ratio: ClassVar[bool] = False
 
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
-    """λ of generalised advantage estimation; 1 gives n-step returns"""
+    """λ of generalized advantage estimation; 1 gives n-step returns"""
     entropy_coef: Annotated[float, Ge(0)] = 0.0
-    """weight of the entropy bonus"""
+    """coefficient of the entropy bonus"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
-    """weight of the value loss, which is itself half the mean squared error"""
+    """coefficient of the value loss ½·(V − R)²"""
     normalize_advantage: Normalized = "none"
-    """over which rows advantages get mean 0 and deviation 1"""
+    """normalize advantages to mean 0 and standard deviation 1 over the rollout or minibatch"""
 
     def refuse(self, config: Config) -> None:
         if (config.epochs, config.minibatch_count) != (1, 1):
             raise BadInput(
-                f"{config.algo_name} takes one step on each rollout, and epochs is {config.epochs} "
+                f"{config.algo_name} takes one step per rollout, and epochs is {config.epochs} "
                 f"with {config.minibatch_count} minibatches; leave both at 1, or use --algo ppo"
             )
 

@@ -1,4 +1,4 @@
-"""IMPALA: an actor-critic whose rollouts may come from older weights, corrected by V-trace."""
+"""IMPALA (Espeholt 2018): an actor-critic on rollouts of older weights, corrected by V-trace."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class IMPALA(PolicyGradient):
     needs_log_ratio: ClassVar[bool] = True
 
     rho_bar: Annotated[float, Gt(0)] = 1.0
-    """ρ̄: a step's own correction, the ratio of both policies, is cut off here"""
+    """V-trace ρ̄: upper limit of the importance weight ρ = π/μ of each step"""
     c_bar: Annotated[float, Gt(0)] = 1.0
-    """c̄: how much of later steps' surprise reaches back through a step; not above ρ̄"""
+    """V-trace c̄: upper limit of the trace weight c = π/μ; at most ρ̄"""
     vtrace_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
-    """λ: the trace is shortened by it, as in generalised advantage estimation"""
+    """V-trace λ: factor of every trace weight, as in generalized advantage estimation"""
     correction: bool = True
-    """correct for the policy's age; off, every rollout is taken for the current policy's own"""
+    """apply the V-trace correction; off, rollouts count as on-policy (ρ = c = 1)"""
     entropy_coef: Annotated[float, Ge(0)] = 0.01
-    """weight of the entropy bonus"""
+    """coefficient of the entropy bonus"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
-    """weight of the value loss, which is itself half the mean squared error"""
+    """coefficient of the value loss ½·(V − R)²"""
     normalize_advantage: Normalized = "none"
-    """over which rows advantages get mean 0 and deviation 1"""
+    """normalize advantages to mean 0 and standard deviation 1 over the rollout or minibatch"""
 
     def refuse(self, config: Config) -> None:
         if config.epochs != 1:
@@ -59,9 +59,17 @@ class IMPALA(PolicyGradient):
             )
 
     def targets(self, signals: Signals, value: Array) -> Targets:
-        """The advantage carries its ρ; with the policy's own rollouts these are n-step returns."""
+        """The advantage includes its factor ρ. On-policy these are n-step returns."""
         log_ratio = signals.log_ratio if self.correction else 0.0 * signals.log_ratio
-        each = signals.reward, signals.discount, signals.trace
-        lam, idle = signals.lam(self.vtrace_lambda), signals.idle
-        returns, advantage = vtrace(*each, value, log_ratio, self.rho_bar, self.c_bar, lam, idle)
+        returns, advantage = vtrace(
+            signals.reward,
+            signals.discount,
+            signals.trace,
+            value,
+            log_ratio,
+            self.rho_bar,
+            self.c_bar,
+            signals.lam(self.vtrace_lambda),
+            signals.idle,
+        )
         return Targets(signals.weighted(advantage), returns)

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation: several epochs on each rollout, kept near the old policy."""
+"""Proximal policy optimization (Schulman 2017): clipped ratio, several epochs per rollout."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class PPO:
     needs_log_ratio: ClassVar[bool] = False
 
     clip: Annotated[float, Gt(0), Le(1)] = 0.2
-    """how far the probability ratio may move from 1 before its gain stops counting"""
+    """PPO clip range ε: the probability ratio is limited to [1 − ε, 1 + ε]"""
     anneal_clip: bool = False
-    """let `clip` fall linearly to 0 over the run"""
+    """anneal `clip` linearly to 0 over the run"""
     value_clip: Annotated[float, Gt(0)] | None = None
-    """keep a new value this near the old one, as in the original code; seldom helps"""
+    """clip range of the value function, in units of returns; off by default, seldom helps"""
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.95
-    """λ of generalised advantage estimation"""
+    """λ of generalized advantage estimation"""
     entropy_coef: Annotated[float, Ge(0)] = 0.0
-    """weight of the entropy bonus"""
+    """coefficient of the entropy bonus"""
     anneal_entropy: bool = False
-    """let `entropy_coef` fall linearly to 0 over the run: explore first, decide in the end"""
+    """anneal `entropy_coef` linearly to 0 over the run"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
-    """weight of the value loss, which is itself half the mean squared error"""
+    """coefficient of the value loss ½·(V − R)²"""
     normalize_advantage: Normalized = "rollout"
-    """over which rows advantages get mean 0 and deviation 1"""
+    """normalize advantages to mean 0 and standard deviation 1 over the rollout or minibatch"""
     target_kl: Annotated[float, Gt(0)] | None = None
-    """end a rollout's epochs once the policy has moved 1.5 times this far"""
+    """stop a rollout's epochs early once the approximate KL divergence exceeds 1.5 × this"""
 
     @property
     def stop_above(self) -> Mapping[str, float]:
@@ -46,21 +46,22 @@ class PPO:
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 
-    def loss(self, prediction: Prediction, rows: Rows, remaining: Any) -> Losses:
+    def loss(self, prediction: Prediction, rows: Rows, progress_remaining: Any) -> Losses:
         """−min(ρ·Â, clip(ρ)·Â) (Schulman 2017, eq. 7); KL is k3 = (ρ − 1) − log ρ ≥ 0."""
         cost = -advantages(rows, self.normalize_advantage)
-        clip = self.clip * remaining if self.anneal_clip else self.clip
+        clip = self.clip * progress_remaining if self.anneal_clip else self.clip
         log_ratio = prediction.logp - rows.logp
         ratio = log_ratio.exp()
-        old = ratio.detach()
-        near = old.clamp(1 - clip, 1 + clip)
-        # The worse of both; where that is the limited one, the ratio is clipped: no gradient.
-        plain, limited = ratio * cost, near * cost
+        fixed_ratio = ratio.detach()
+        clipped_ratio = fixed_ratio.clamp(1 - clip, 1 + clip)
+        # The larger of both losses; the clipped one carries no gradient.
+        plain, limited = ratio * cost, clipped_ratio * cost
         policy = plain.where(plain.detach() >= limited, limited)
         value = value_error(prediction.value, rows, self.value_clip)
         entropy = prediction.entropy
-        bonus = entropy * remaining if self.anneal_entropy else entropy
+        bonus = entropy * progress_remaining if self.anneal_entropy else entropy
         loss = policy.add(value, alpha=self.vf_coef).sub(bonus, alpha=self.entropy_coef)
         change = log_ratio.detach()
-        kl, clipped = change.expm1() - change, (near != old).to(old.dtype)
-        return loss, [policy, value, entropy, kl, clipped]
+        kl = change.expm1() - change
+        clip_frac = (clipped_ratio != fixed_ratio).to(fixed_ratio.dtype)
+        return loss, [policy, value, entropy, kl, clip_frac]

@@ -1,0 +1,39 @@
+"""Sums and moments over all ranks."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from ..distributed import Sync
+from ..rollout import Array
+
+
+class RankReducer:
+    """Sums over ranks, and the time spent in them."""
+
+    def __init__(self, sync: Sync) -> None:
+        self._sync = sync
+        self.seconds = 0.0
+        """spent waiting for other ranks, in total"""
+
+    def sum(self, buffer: torch.Tensor) -> None:
+        """Replace `buffer` by its sum over all ranks."""
+        began = time.perf_counter()
+        self._sync.sum(buffer)
+        self.seconds += time.perf_counter() - began
+
+    def moments(self, rows: Array) -> tuple[Array, Array, float]:
+        """Rows [n, d] → mean [d] and variance [d] over all ranks, and the number of rows."""
+        width = rows.shape[1]
+        sums = torch.zeros(width + 1, dtype=torch.float64)
+        sums[:width] = torch.from_numpy(rows.sum(0, dtype=np.float64))
+        sums[width] = len(rows)
+        self.sum(sums)
+        count = max(float(sums[width]), 1.0)
+        mean = sums[:width].numpy() / count
+        squares = torch.from_numpy(np.square(rows - mean).sum(0, dtype=np.float64))
+        self.sum(squares)
+        return mean, squares.numpy() / count, float(sums[width])
