@@ -62,7 +62,7 @@ def trained(config: Config, lag: int, episodes: int) -> dict[str, float]:
     from paceline.ring import ring
     from paceline.run.budget import Budget, Progress
     from paceline.run.build import build
-    from paceline.run.evaluation import run
+    from paceline.run.evaluation import evaluate_policy
 
     reports, ratios = [], []
     with build(config) as parts:
@@ -75,7 +75,7 @@ def trained(config: Config, lag: int, episodes: int) -> dict[str, float]:
                 reports.append((report.steps, report.episodes, report.episode_return))
         weights = learner.module.named_weights().items()
         agent = Agent(parts.network, {name: w.numpy(force=True) for name, w in weights})
-        result = run(agent, parts.make_env, episodes)
+        result = evaluate_policy(agent, config.env_id, parts.env_info.options, episodes)
     return {
         "mean": result.mean,
         "training": float(binned(reports, progress.steps)[1].mean()),

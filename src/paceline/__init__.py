@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from .envs.vec import make_vec
     from .errors import BadInput, Diverged, EnvironmentFailed, PacelineError, StoppedEarly
     from .policy.agent import Agent
-    from .run.evaluation import EvalResult, evaluate
+    from .run.evaluation import EvalResult
     from .run.report import Report
-    from .session import load, resume, train
+    from .session import evaluate, load, resume, train
 
 _WHERE = {
     "Agent": "policy.agent",
@@ -27,7 +27,7 @@ _WHERE = {
     "PacelineError": "errors",
     "Report": "run.report",
     "StoppedEarly": "errors",
-    "evaluate": "run.evaluation",
+    "evaluate": "session",
     "load": "session",
     "make_vec": "envs.vec",
     "resume": "session",

@@ -184,7 +184,7 @@ class WorkBegins(Exception):
 
 WORK = {
     "train": "paceline.session.train",
-    "resume": "paceline.run.saved.resumed_config",
+    "resume": "paceline.run.saved.open_run",
     "eval": "paceline.session.evaluate_saved",
     "scale": "paceline.tools.bench.scale.measure",
     "compare": "paceline.tools.bench.compare.command.find_runs",

@@ -124,7 +124,7 @@ def test_the_options_of_the_environment_hold_in_evaluation_too(shell):
 def test_each_seed_is_one_episode_that_counts_once(trained, episodes):
     """Against plain Gymnasium; a short episode must not let its column add another to the mean."""
     agent = paceline.load(trained.folder / "run")
-    result = evaluation.run(agent, "CartPole-v1", {}, episodes)
+    result = evaluation.evaluate_policy(agent, "CartPole-v1", {}, episodes)
     played = [episode(agent.act, seed) for seed in result.seeds]
     assert len(set(result.seeds)) == len(result.seeds) == episodes
     assert result.returns == [total for total, _ in played]

@@ -45,14 +45,14 @@ def test_episodes_of_an_evaluation_that_never_end_are_said(shell):
 def test_a_policy_that_has_not_moved_is_said(command, options):
     ended = command("train", "--total-iters", 3, *SHORT, *options)
     assert ended.code == 0
-    assert "nothing was learnt" in " ".join(ended.out.split())
+    assert "nothing was learned" in " ".join(ended.out.split())
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "impala"])
 def test_a_policy_that_has_moved_is_not_remarked_on(command, algo):
     ended = command("train", "--total-iters", 3, "--algo", algo, *SHORT)
     assert ended.code == 0
-    assert "nothing was learnt" not in " ".join(ended.out.split())
+    assert "nothing was learned" not in " ".join(ended.out.split())
 
 
 def test_a_resumed_run_knows_its_first_episodes(shell):

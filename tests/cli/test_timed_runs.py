@@ -173,7 +173,7 @@ def test_the_seconds_of_the_start_are_told_apart(timed, mode):
     took = run.first - run.asked
     assert 0.5 * took <= startup["seconds"] <= took + SLACK  # but for the start of Python itself
     assert startup["seconds"] >= 2 * SLOW
-    said = re.search(r"the clock started after (\d+\.\d) s", run.err + run.out)
+    said = re.search(r"start-up (\d+\.\d) s", run.err + run.out)
     assert float(said[1]) == pytest.approx(startup["seconds"], abs=0.06)
 
 
@@ -228,7 +228,7 @@ def test_evaluations_and_checkpoints_are_counted_and_told(shell, mode):
                 took, seen = min(took, 3.0 - before["time"]), run.iteration
             assert line["time"] - before["time"] >= took - seen  # and counted
     said = re.search(
-        r"trained for (\S+) s, in which evaluations took (\S+) s and checkpoints (\S+) s",
+        r"trained for (\S+) s, of which evaluations took (\S+) s and checkpoints (\S+) s",
         run.err + run.out,
     )
     expected = (run.lines[-1]["time"], spent["eval"], spent["save"])

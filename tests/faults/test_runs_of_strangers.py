@@ -17,7 +17,7 @@ from ranked import Command
 
 import paceline
 from paceline.errors import BadInput
-from paceline.run.saved import resumed_config
+from paceline.run.saved import open_run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -86,8 +86,8 @@ def test_a_file_of_the_run_itself_is_not_written_twice(shell, run, name):
 @pytest.mark.parametrize("method", ["tcp://198.51.100.1:80", "file:///elsewhere/meeting"])
 def test_where_ranks_meet_has_to_be_said_again(run, method):
     change(run, init_method=method)
-    assert resumed_config(run.path, {})[0].init_method == "env://"
-    assert resumed_config(run.path, {"init_method": method})[0].init_method == method
+    assert open_run(run.path, {}).config.init_method == "env://"
+    assert open_run(run.path, {"init_method": method}).config.init_method == method
 
 
 @pytest.mark.slow

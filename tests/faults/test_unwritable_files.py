@@ -46,7 +46,7 @@ def test_a_device_that_takes_nothing_costs_one_warning(shell):
 def test_a_pipe_without_a_reader_is_refused_before_the_run_begins(shell, pipe):
     ended = shell("train", *FLAGS, "--total-iters", "5", "--log-jsonl", pipe, timeout=30)
     assert ended.code == 2, ended
-    assert "log_jsonl pipe can't be written: nobody reads from this pipe" in ended.err
+    assert "log_jsonl pipe can't be written: this pipe has no reader" in ended.err
     assert not (shell.folder / "run" / "config.yaml").exists()
 
 

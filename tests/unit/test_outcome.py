@@ -39,7 +39,7 @@ def said(caplog):
             with torch.no_grad():
                 policy.weight += 1e-3
         with caplog.at_level(logging.INFO, "paceline"):
-            outcome.say(config, progress, result_of(evaluated, length))
+            outcome.warn(config, progress, result_of(evaluated, length))
         return [(record.levelname, record.getMessage()) for record in caplog.records]
 
     return say

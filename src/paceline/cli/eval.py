@@ -46,7 +46,7 @@ def command(arguments: list[str]) -> int:
         f"median {result.median:.2f}, min {result.min:.2f}, max {result.max:.2f}, "
         f"mean length {result.length_mean:.1f}\ncheckpoint {result.checkpoint}"
     )
-    for line in result.told_elsewhere():
+    for line in result.elsewhere_lines():
         print(line)
     return 0
 

@@ -54,11 +54,11 @@ def resume_command(arguments: list[str]) -> int:
 
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
-    from ..run.saved import resumed_config
+    from ..run.saved import open_run
     from ..run.topology import topology_of
     from ..session import resume
 
-    config, _ = resumed_config(Path(folder), given)
+    config = open_run(Path(folder), given).config
     return follow(lambda stopping: resume(folder, stopping, **given), topology_of(config))
 
 

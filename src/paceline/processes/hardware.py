@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -221,15 +220,6 @@ def memory_mb(process: psutil.Process) -> float:
         if found := re.search(r"^Pss:\s*(\d+)", rollup, re.M):
             return int(found[1]) / 2**10
     return float(process.memory_info().rss) / 2**20
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What is chosen once per run for the machine, and kept when the run is resumed."""
-
-    threads: int
-    compiled: bool
-    device: str
 
 
 def oom_kills(

@@ -1,4 +1,4 @@
-"""From a `Config` to the parts of a run: which network, which sampler, which learner."""
+"""From a `Config` to the parts of a run: network, learner, sampler."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ from ..distributed import Sync
 from ..distributed.local import Local
 from ..envs.source import EnvInfo, inspect_env
 from ..envs.spaces import ActionSpec, ObservationSpec
-from ..errors import BadInput, LostRank, OutOfMemory
+from ..errors import BadInput, OutOfMemory
 from ..learning.compiler import COMPILER_TIMEOUT, compile_failure_reason, compiler_timeout
 from ..learning.learner import Learner, LearnerConfig
 from ..learning.optimizers import OPTIMIZERS
 from ..policy.network import ImageEncoder, NetworkSpec
-from ..processes.hardware import Choices, available_cpus, bound, keep_memory
+from ..processes.hardware import available_cpus, bound, keep_memory
 from ..processes.heartbeat import beating
 from ..processes.stopping import interruptible
 from ..rollout import Rollout, RolloutSpec
 from ..samplers import Sampler
 from ..samplers.pool import PoolSpec
-from .choices import choose, cpus_of
+from .choices import Choices, choose, cpus_of
 from .topology import Topology, topology_of
 
 log = logging.getLogger("paceline")
 
-ALLOCATORS = ("can't allocate memory", "bad_alloc", "out of memory")
-"""What torch says, in a RuntimeError."""
+OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory")
+"""In the text of torch's RuntimeErrors."""
 
 
 @dataclass(frozen=True)
 class Parts:
+    """What a process of a run trains with."""
+
     sampler: Sampler | None
-    """none in a process that only watches"""
+    """None in a process that only watches"""
     learner: Learner
     sync: Sync
     topology: Topology
@@ -51,52 +53,39 @@ class Parts:
     env_info: EnvInfo
     spec: RolloutSpec
 
+    def publish(self) -> None:
+        """Give the sampler the learner's weights."""
+        if self.sampler is not None:
+            self.sampler.publish(self.learner.weights, self.learner.version)
+
 
 def env_info_of(config: Config) -> EnvInfo:
-    """Its environment, looked at."""
+    """The spaces and other properties of the configured environment, which is made once."""
     return inspect_env(config.env_id, **vars(config.env))
-
-
-def make_sync(config: Config, topology: Topology) -> Sync:
-    """How this process agrees with the other learners of the run, having met them."""
-    if topology.size == 1:
-        return Local()
-    from ..distributed.rendezvous import join_group
-
-    timeout = seconds(config.rank_timeout)
-    try:
-        where = topology.init_method, topology.rank, topology.size
-        group = join_group(*where, timeout, attempt=topology.attempt)
-        return config.entry("sync").make(group, timeout, config, topology)
-    except RuntimeError as error:  # of the store where ranks meet
-        cause = str(error).strip().splitlines()[0][:200]
-        raise LostRank(f"a rank went while it met the others: {cause}") from None
 
 
 @contextmanager
 def build(
     config: Config,
-    kept: Choices | None = None,
+    choices: Choices | None = None,
     env_info: EnvInfo | None = None,
     sync: Sync | None = None,
     topology: Topology | None = None,
 ) -> Iterator[Parts]:
     """Make everything, compiled and ready for the first step; close it at the end.
 
-    `kept` are the choices of the run that is resumed; `env_info`, if it has been looked at already.
+    `choices` are those of a run that is resumed, else they are made.
     """
-    env_info, sync, topology = (
-        env_info or env_info_of(config),
-        sync or Local(),
-        topology or topology_of(config),
-    )
+    env_info = env_info or env_info_of(config)
+    sync, topology = sync or Local(), topology or topology_of(config)
     with ExitStack() as stack:
-        stack.enter_context(memory_told(config))
+        stack.enter_context(_explained_memory_errors(config))
         network = network_for(config, env_info.obs_spec.seen, env_info.act_spec)
-        choices = Choices(**sync.gather(asdict(kept or choose(config, network, topology)))[0])
+        choices = choices or choose(config, network, topology)
+        choices = Choices(**sync.gather(asdict(choices))[0])
         if choices.device == "cuda" and not torch.cuda.is_available():
-            raise BadInput("this run learnt on cuda, and torch sees no GPU here")
-        # numpy's products are small, and their last bits would depend on the number of threads.
+            raise BadInput("this run learned on cuda, and torch sees no GPU here")
+        # The matrices are small, and rounding would depend on the number of threads.
         stack.enter_context(threadpool_limits(1, "blas"))
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(choices.threads)
@@ -104,26 +93,22 @@ def build(
             keep_memory()
         learner_cpus, worker_cpus = cpus_of(config, choices.threads, topology)
         stack.enter_context(bound(learner_cpus))
-        learner = _learner(config, network, sync, topology, choices, env_info)
+        make_learner = partial(_make_learner, config, env_info, sync, topology)
+        learner = make_learner(network, choices)
         network = learner.module.spec  # with a value head for each return
         spec = rollout_spec(config, env_info, network, learner.module.policy.carry_size)
-        if choices.compiled and not _all_warmed_up(
-            learner, blank_rollout(spec, env_info.obs_spec), config
-        ):
+        blank = blank_rollout(spec, env_info.obs_spec)
+        if choices.compiled and not _compile_on_all_ranks(learner, blank, config.compile == "on"):
             choices = replace(choices, compiled=False)
-            learner = _learner(config, network, sync, topology, choices, env_info)
+            learner = make_learner(network, choices)
         sampler = None
         if topology.learns:
             given = config, env_info, network, spec, len(learner.weights), worker_cpus
             sampler = make_sampler(*given, sync, topology)
-            stack.callback(_close, sampler)
-            sampler.publish(learner.weights, learner.version)
-        yield Parts(sampler, learner, sync, topology, network, choices, env_info, spec)
-
-
-def _close(sampler: Sampler) -> None:
-    with interruptible():  # an environment may hang when it is closed
-        sampler.close()
+            stack.callback(interruptible()(sampler.close))  # an environment may hang when closed
+        parts = Parts(sampler, learner, sync, topology, network, choices, env_info, spec)
+        parts.publish()
+        yield parts
 
 
 def make_sampler(
@@ -136,7 +121,7 @@ def make_sampler(
     sync: Sync,
     topology: Topology,
 ) -> Sampler:
-    """The sampler that the configuration asks for; `weights` is how many are published."""
+    """The configured sampler; `weights` is the number of those that act."""
     given = PoolSpec(
         env_info=env_info,
         network=network,
@@ -157,16 +142,16 @@ def make_sampler(
 def rollout_spec(
     config: Config, env_info: EnvInfo, network: NetworkSpec, carry: int
 ) -> RolloutSpec:
-    """What one learner's rollouts hold; `carry` is what its policy's memory does, in floats."""
-    # Where values nearly come for free with acting, the learner need not compute them.
-    tells_value = network.acts_with_value and not config.algorithm.needs_log_ratio
+    """What one learner's rollouts hold; `carry` is the size of its policy's memory."""
+    # Values that acting computes anyway are stored for the learner.
+    stores_values = network.acts_with_value and not config.algorithm.needs_log_ratio
     return RolloutSpec(
         steps=config.rollout_steps,
         columns=config.columns * env_info.columns_per_env,
         obs=env_info.obs_spec.stored,
         action=env_info.act_spec.stored,
         history=env_info.obs_spec.history,
-        values=network.value_heads if tells_value else 0,
+        values=network.value_heads if stores_values else 0,
         carry=carry,
         segment=(config.memory_segment or 1) if carry else 1,
         columns_per_env=env_info.columns_per_env,
@@ -174,7 +159,7 @@ def rollout_spec(
 
 
 def blank_rollout(spec: RolloutSpec, obs: ObservationSpec) -> Rollout:
-    """A rollout of the right shapes, with nothing in it."""
+    """A rollout of zeros, for compiling."""
     blank = Rollout.from_spec(spec)
     for array in blank.arrays().values():
         array[...] = np.zeros((), array.dtype)
@@ -184,7 +169,7 @@ def blank_rollout(spec: RolloutSpec, obs: ObservationSpec) -> Rollout:
 
 
 def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> NetworkSpec:
-    """What the configuration says, and for what it leaves open what suits the observation."""
+    """The configured network; what the configuration leaves open suits the observation."""
     own = config.own_encoder
     image = bool(obs.images) and own is None
     pictures: ImageEncoder | None = None
@@ -226,13 +211,13 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
     )
 
 
-def _learner(
+def _make_learner(
     config: Config,
-    network: NetworkSpec,
+    env_info: EnvInfo,
     sync: Sync,
     topology: Topology,
+    network: NetworkSpec,
     choices: Choices,
-    env_info: EnvInfo,
 ) -> Learner:
     plan = LearnerConfig(
         epochs=config.epochs,
@@ -250,35 +235,29 @@ def _learner(
     index = topology.local_rank if choices.device == "cuda" else None
     device = torch.device(choices.device, index) if index is not None else torch.device("cpu")
     make_bonus = None if config.bonus is None else partial(config.make_entry, "bonus")
+    columns = config.columns * env_info.columns_per_env
     return Learner(
-        *(
-            network,
-            config.algorithm,
-            optimizer,
-            sync,
-            plan,
-            config.columns * env_info.columns_per_env,
-        ),
-        *(device, env_info.obs_spec, make_bonus),
+        *(network, config.algorithm, optimizer, sync, plan, columns, device),
+        *(env_info.obs_spec, make_bonus),
     )
 
 
-def _all_warmed_up(learner: Learner, blank: Rollout, config: Config) -> bool:
-    """Rank 0 compiles first, and the others find what it has left in the cache."""
-    sync, must, done = learner.sync, config.compile == "on", True
+def _compile_on_all_ranks(learner: Learner, blank: Rollout, required: bool) -> bool:
+    """Rank 0 compiles first, and the others load it from the cache; whether all succeeded."""
+    sync, done = learner.sync, True
     with beating(sync.heartbeat):
-        for turn in (True, False):
-            if (sync.rank == 0) is turn:
-                done = _warmed_up(learner, blank, must, aloud=sync.rank == 0)
+        for rank_0_first in (True, False):
+            if (sync.rank == 0) is rank_0_first:
+                done = _compile(learner, blank, required)
             done = sync.all(done)
             if not done:
                 break
     return done
 
 
-def _warmed_up(learner: Learner, blank: Rollout, must: bool, aloud: bool) -> bool:
-    """Compile before the clock starts; False where that fails and need not succeed."""
-    level = logging.INFO if aloud else logging.DEBUG
+def _compile(learner: Learner, blank: Rollout, required: bool) -> bool:
+    """Compile before the clock starts; False if that fails and is not `required`."""
+    level = logging.INFO if learner.sync.rank == 0 else logging.DEBUG
     log.log(level, "compiling the minibatch step …")
     try:
         with compiler_timeout(COMPILER_TIMEOUT) as ended:
@@ -287,7 +266,7 @@ def _warmed_up(learner: Learner, blank: Rollout, must: bool, aloud: bool) -> boo
         cause = compile_failure_reason(error)
         if ended:
             cause = f"the compiler had not ended after {COMPILER_TIMEOUT:.0f} s"
-        if must:
+        if required:
             raise BadInput(f"the minibatch step can't be compiled: {cause}") from error
         log.warning("the minibatch step can't be compiled (%s); it runs eagerly", cause)
         return False
@@ -295,12 +274,14 @@ def _warmed_up(learner: Learner, blank: Rollout, must: bool, aloud: bool) -> boo
 
 
 @contextmanager
-def memory_told(config: Config) -> Iterator[None]:
-    """Meanwhile, memory that is refused is an `OutOfMemory`."""
+def _explained_memory_errors(config: Config) -> Iterator[None]:
+    """Turn an allocation that fails into an `OutOfMemory` that says what to reduce."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
-        refused = isinstance(error, MemoryError) or any(word in str(error) for word in ALLOCATORS)
+        refused = isinstance(error, MemoryError) or any(
+            word in str(error) for word in OUT_OF_MEMORY
+        )
         if isinstance(error, OSError):
             refused = error.errno == errno.ENOMEM
         if not refused:

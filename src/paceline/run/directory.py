@@ -1,4 +1,4 @@
-"""A run's directory: which files it holds, who may write it, and taking back what was not saved."""
+"""A run directory as it is written: which files it holds, and what if it moves while it trains."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import json
 import logging
 import os
 import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,34 +19,80 @@ from typing import Any
 import yaml
 
 from ..config.schema import BUDGETS, OBJECTS, Config
-from ..errors import BadInput, StoppedEarly
-from ..processes import hardware as machine
+from ..errors import BadInput, PacelineError, StoppedEarly
+from ..processes.hardware import description
 from ..storage.files import read_plain, replace_file, shown
 from ..storage.lock import LOCK, check_path
+from .choices import Choices
 from .writers import reserve
 
 log = logging.getLogger("paceline")
 
-Settings = dict[str, Any]
-"""Options by name."""
 CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"
 FOLDERS = ("checkpoints", "events", "video")
-OURS = (CONFIG, METRICS, RUN, EVALUATION, *FOLDERS)
-MOST_BYTES = 2**20
+RUN_FILES = (CONFIG, METRICS, RUN, EVALUATION, *FOLDERS)
+MAX_RUN_BYTES = 2**20
 """Size of the largest run.json that is read."""
 CHANGEABLE = {
     *(*BUDGETS, "stop_at_return", "eval_every", "eval_episodes", "save_every", "keep"),
     *("log_every", "log_jsonl", "track"),
     *("pin", "worker_timeout", "max_restarts", "rank_timeout", "init_method"),
 }
-"""What a resumed run may do differently: none of it alters learning."""
+"""Options that a resume may change: none of them affects learning."""
+
+
+def fixed(config: Config) -> dict[str, Any]:
+    """The options that may not change while a run is learning."""
+    free = CHANGEABLE | {"output_dir", "overwrite", "preset"}
+    return {name: value for name, value in config.as_dict().items() if name not in free}
+
+
+def planned_directory(config: Config, launch: str | None) -> Path | None:
+    """Where a run will be, if that is known before it starts."""
+    if config.output_dir:
+        return Path(config.output_dir)
+    if launch is None:
+        return None
+    return _runs(config) / f"{_stem(config)}-{zlib.crc32(launch.encode()):08x}"
+
+
+def new_directory(config: Config) -> Path:
+    """Make a directory under runs/ that no other run has."""
+    stem = f"{_stem(config)}-{datetime.now():%Y%m%d-%H%M%S}"
+    for number in count(1):
+        folder = _runs(config) / (stem if number == 1 else f"{stem}-{number}")
+        with writing(shown(folder)):
+            try:
+                folder.mkdir(parents=True)
+                return folder
+            except FileExistsError:
+                continue
+    raise AssertionError
+
+
+def _runs(config: Config) -> Path:
+    return Path(config.working_directory) / "runs"
+
+
+def _stem(config: Config) -> str:
+    name = config.env_name.replace(":", "-").replace("/", "-")
+    return f"{name}-{config.algo_name}"
+
+
+@contextmanager
+def writing(what: str, raised: type[PacelineError] = BadInput) -> Iterator[None]:
+    """Turn an OSError into an error for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise raised(f"{what} can't be written: {error.strerror}") from None
 
 
 def refuse_to_lose(folder: Path, config: Config, launch: str | None) -> None:
-    """A directory that holds a run, or anything that one would replace, needs --overwrite."""
+    """A directory that holds a run, or anything that a run would replace, needs --overwrite."""
     check_path("output_dir", str(folder))
-    held = [name for name in OURS if (folder / name).exists()]
-    if held and not config.overwrite and not begun_by_this_launch(folder, launch):
+    held = [name for name in RUN_FILES if (folder / name).exists()]
+    if held and not config.overwrite and not begun_by_launch(folder, launch):
         place = shown(folder)
         raise BadInput(
             f"{place} already holds a run ({held[0]}); go on with `paceline resume {place}`, "
@@ -49,87 +100,79 @@ def refuse_to_lose(folder: Path, config: Config, launch: str | None) -> None:
         )
 
 
-def begun_by_this_launch(folder: Path, name: str | None) -> bool:
-    """Whether the ranks that began this run were started by the launcher that started this one."""
+def begun_by_launch(folder: Path, launch: str | None) -> bool:
+    """Whether this run was started by ranks of the same launcher."""
     try:
-        facts = json.loads(read_plain(folder / RUN, MOST_BYTES))
-        return name is not None and bool(facts["launch"] == name)
+        return launch is not None and bool(run_facts(folder)["launch"] == launch)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
-def claim(folder: Path, config: Config, choices: dict[str, Any], launch: str | None) -> None:
-    """Write what the run is; with --overwrite, in place of the one that is there."""
+def run_facts(folder: Path) -> Any:
+    """The content of run.json."""
+    return json.loads(read_plain(folder / RUN, MAX_RUN_BYTES))
+
+
+def add_to_run(folder: Path, **facts: Any) -> None:
+    """Add to the content of run.json."""
+    replace_file(folder / RUN, json.dumps(run_facts(folder) | facts, indent=1).encode())
+
+
+def claim(folder: Path, config: Config, choices: Choices, launch: str | None) -> None:
+    """Write what the run is; with --overwrite, in place of an earlier one."""
     refuse_to_lose(folder, config, launch)
     if config.log_jsonl:
         claim_copy(Path(config.log_jsonl), config.overwrite, folder)
-    try:
-        for name in OURS:
+    with writing(f"output_dir {shown(folder)}"):
+        for name in RUN_FILES:
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
             else:
                 (folder / name).unlink(missing_ok=True)
         facts = {
-            **machine.description(),
-            "choices": choices,
+            **description(),
+            "choices": asdict(choices),
             "preset": config.preset,
             "launch": launch,
             **{key: callable(getattr(config, name)) for name, key in OBJECTS.items()},
         }
         replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
-        write_config(folder, config)  # last: from here on it is a run
-    except OSError as error:
-        raise BadInput(f"output_dir {shown(folder)} can't be written: {error.strerror}") from None
-
-
-def add_to_run(folder: Path, **facts: Any) -> None:
-    """Add to what run.json says."""
-    known = json.loads(read_plain(folder / RUN, MOST_BYTES))
-    replace_file(folder / RUN, json.dumps(known | facts, indent=1).encode())
+        write_config(folder, config.as_dict())  # last: only with it is this a run
 
 
 def claim_copy(path: Path, overwrite: bool, folder: Path) -> None:
     """Make sure that `log_jsonl` can be written, and that nothing is lost by it."""
     check_path("log_jsonl", str(path))
-    ours = {os.path.realpath(folder / name) for name in (*OURS, LOCK)}
-    if ours & {os.path.realpath(place) for place in (path, *path.parents)}:
+    own_files = {os.path.realpath(folder / name) for name in (*RUN_FILES, LOCK)}
+    if own_files & {os.path.realpath(place) for place in (path, *path.parents)}:
         raise BadInput(f"log_jsonl {shown(path)} is the run's own file; name another, or none")
     if path.is_file() and path.stat().st_size and not overwrite:
         raise BadInput(f"log_jsonl {shown(path)} already exists; name another, or give --overwrite")
-    try:
+    with writing(f"log_jsonl {shown(path)}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         reserve(path)
         if path.is_file():
             os.truncate(path, 0)
-    except OSError as error:
-        raise BadInput(f"log_jsonl {shown(path)} can't be written: {error.strerror}") from None
 
 
-def write_config(folder: Path, config: Config, unused: Settings | None = None) -> None:
-    content = config.as_dict() | (unused or {})
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+def write_config(folder: Path, options: dict[str, Any]) -> None:
+    text = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
     replace_file(folder / CONFIG, text.encode())
 
 
-def fixed(config: Config) -> dict[str, Any]:
-    """What may not change while a run is learning."""
-    free = CHANGEABLE | {"output_dir", "overwrite", "preset"}
-    return {name: value for name, value in config.as_dict().items() if name not in free}
-
-
-class HeldRun:
-    """A run directory while it is written; by its descriptor it is found where it was moved to."""
+class RunDirectory:
+    """A run directory that is held open, and so can be found after it was moved."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self._files = {name: read_plain(folder / name) for name in (RUN, CONFIG)}
-        self._put_back: set[str] = set()
+        self._rewritten: set[str] = set()
         self.lost: str | None = None
-        """what has befallen it, if the run can't go on there"""
+        """why the run has to stop, if it was moved or deleted"""
 
     def close(self) -> None:
-        os.close(self._handle)
+        os.close(self._descriptor)
 
     def add_facts(self, **facts: Any) -> None:
         """Add to run.json."""
@@ -137,36 +180,36 @@ class HeldRun:
         self._files[RUN] = read_plain(self.folder / RUN)
 
     def check(self) -> bool:
-        """Whether it was moved or deleted since the last time; what can be mended is mended."""
-        place = self._place()
+        """Whether it was moved or deleted since the last check; deleted files are rewritten."""
+        place = self._find()
         if place is None:
             self._make_again()
         elif place != self.folder:
             self.lost = f"{shown(self.folder)} was moved to {shown(place)} while it trained"
             self.folder = place
         else:
-            self._put_back_files()
+            self._rewrite_deleted_files()
             return False
         return True
 
-    def _place(self) -> Path | None:
-        """Where the directory is now; None if it was deleted, or nobody can say."""
+    def _find(self) -> Path | None:
+        """Where the directory is now; None if it was deleted, or the system does not tell."""
         if self._is_at(self.folder):
             return self.folder
         try:
-            found = Path(f"/proc/self/fd/{self._handle}").readlink()
-        except OSError:  # not on this system
+            found = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+        except OSError:  # no /proc on this system
             return None
         return found if self._is_at(found) else None
 
     def _is_at(self, path: Path) -> bool:
         try:
-            return os.path.samestat(path.stat(), os.fstat(self._handle))
-        except OSError as error:  # others are of a disk that does not answer
+            return os.path.samestat(path.stat(), os.fstat(self._descriptor))
+        except OSError as error:  # any other error is of a disk that does not respond
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
     def _make_again(self) -> None:
-        """All but what was learnt; nothing else that has its name now is touched."""
+        """Make a new directory, without checkpoints, beside whatever has its name now."""
         before = self.folder
         names = (before.with_name(f"{before.name}-{n}") if n > 1 else before for n in count(1))
         place = next(path for path in names if not os.path.lexists(path))
@@ -174,21 +217,21 @@ class HeldRun:
             place.mkdir(parents=True)
             for name, content in self._files.items():
                 replace_file(place / name, content)
-            os.close(self._handle)
-            self._handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            os.close(self._descriptor)
+            self._descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise StoppedEarly(
                 f"{shown(before)} was deleted while it trained, and can't be made again: "
                 f"{error.strerror}"
             ) from None
         self.folder = place
-        self.lost = f"{shown(before)} was deleted while it trained; it is saved anew"
+        self.lost = f"{shown(before)} was deleted while it trained; it is saved again"
 
-    def _put_back_files(self) -> None:
+    def _rewrite_deleted_files(self) -> None:
         for name, content in self._files.items():
-            if name in self._put_back or os.path.lexists(self.folder / name):
+            if name in self._rewritten or os.path.lexists(self.folder / name):
                 continue
-            self._put_back.add(name)
+            self._rewritten.add(name)
             log.warning(f"{shown(self.folder / name)} was deleted; it is written again")
             try:
                 replace_file(self.folder / name, content)

@@ -1,7 +1,8 @@
-"""Evaluation: N episodes with fixed seeds, side by side; each seed counts once."""
+"""Evaluation: N episodes with fixed seeds, in parallel columns; every seed counts once."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,11 +27,11 @@ from ..samplers.unroll import none_hint
 
 log = logging.getLogger("paceline")
 
-SIDE_BY_SIDE = 16
+MAX_COLUMNS = 16
 EVALUATION_SEED = 1_000_003
-"""Far from the seeds that people give their runs."""
+"""Far from the seeds that users give their runs."""
 NO_LIMIT = 100_000
-"""An episode of an environment without a time limit is cut off after this many steps."""
+"""Steps after which an episode without a time limit is cut off."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,23 @@ class EvalResult:
     ci_high: float
     returns: list[float]
     seeds: list[int]
-    """of the episodes, where a suite takes one for each"""
+    """of the episodes; empty for a suite that takes none per episode"""
     checkpoint: str | None = None
     env_id: str | None = None
     sampled: bool = False
-    """whether actions were drawn, instead of the likeliest taken"""
+    """whether actions were sampled, instead of the most likely taken"""
     elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """the same of other worlds, by name: for Procgen, all levels beside those learnt on"""
+    """results on other variants of the environment, by name: for Procgen, on all levels"""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def told_elsewhere(self) -> Iterator[str]:
-        """A line for each of the other worlds."""
+    def as_json(self) -> bytes:
+        """The content of eval.json."""
+        return json.dumps(self.as_dict(), indent=1).encode()
+
+    def elsewhere_lines(self) -> Iterator[str]:
+        """A line of text for each of the other variants."""
         for name, found in self.elsewhere.items():
             yield (
                 f"{name.replace('_', ' ')}: mean {found['mean']:.2f} ± {found['std']:.2f}, 95% "
@@ -66,23 +71,7 @@ class EvalResult:
             )
 
 
-def evaluate(
-    agent: Agent,
-    env_id: EnvId,
-    episodes: int = 20,
-    *,
-    sample: bool = False,
-    kwargs: dict[str, Any] | None = None,
-    time_limit: int | None = None,
-    frame_stack: int | None = None,
-    wrappers: tuple[str, ...] = (),
-) -> EvalResult:
-    """Run `episodes` episodes of `env_id` with `agent`, greedily unless `sample`."""
-    options = {"time_limit": time_limit, "frame_stack": frame_stack, "wrappers": wrappers}
-    return run(agent, env_id, {"kwargs": kwargs or {}, **options}, episodes, sample)
-
-
-def run(
+def evaluate_policy(
     agent: Agent,
     env_id: EnvId,
     options: dict[str, Any],
@@ -90,18 +79,18 @@ def run(
     sample: bool = False,
     heartbeat: Heartbeat | None = None,
 ) -> EvalResult:
-    """In `env_id`, and where its suite says that this tells nothing new, elsewhere too."""
-    options = options | {"vector": False}  # episodes with seeds of their own need single ones
+    """Evaluate in `env_id`, and in the other variants that its suite names, if any."""
+    options = options | {"vector": False}  # only single environments can be seeded per episode
     source = source_of(env_id, **options)
     here, *others = (
-        _run(agent, env_id, options | {"kwargs": kwargs}, episodes, sample, heartbeat)
+        _evaluate(agent, env_id, options | {"kwargs": kwargs}, episodes, sample, heartbeat)
         for kwargs in (options.get("kwargs"), *source.elsewhere.values())
     )
     found = zip(source.elsewhere, others, strict=True)
     return replace(here, elsewhere={name: one.as_dict() for name, one in found})
 
 
-def _run(
+def _evaluate(
     agent: Agent,
     env_id: EnvId,
     options: dict[str, Any],
@@ -109,13 +98,13 @@ def _run(
     sample: bool,
     heartbeat: Heartbeat | None,
 ) -> EvalResult:
-    """Episode number e runs in column e mod C: no column is left out for being slow.
+    """Episode e runs in column e mod C, so that slow episodes count as often as fast ones.
 
-    An episode in which the environment fails is dropped: the column's next one takes its place.
+    An episode in which the environment fails is replaced by the column's next one.
     """
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; write 1 or more")
-    width = min(episodes, SIDE_BY_SIDE)
+    width = min(episodes, MAX_COLUMNS)
     more = {"default_time_limit": NO_LIMIT, "threads": available_cpus(), **options}
     with closing(make_columns(env_id, width, EVALUATION_SEED, **more)) as columns:
         columns.heartbeat = heartbeat or Heartbeat()
@@ -130,7 +119,7 @@ def _run(
         if columns.failures:
             log.warning(
                 f"environments failed {several(columns.failures, 'time')} during evaluation; their "
-                "episodes do not count, and others were played instead"
+                "episodes were replaced by others"
             )
     if not np.isfinite(totals).all():
         bad = totals[~np.isfinite(totals)][0]
@@ -160,7 +149,7 @@ def _run(
 def _play(
     agent: Agent, columns: Columns, episodes: int, sample: bool
 ) -> tuple[Array, Array, list[int]]:
-    """Returns, lengths, and which of its column's episodes each was, counting dropped ones."""
+    """Per episode: return, length, and its number in its column, counting dropped ones."""
     width, stepper = columns.num_envs, RowStepper(columns)
     row = stepper.row
     actor = agent.actor(row.columns)
@@ -169,13 +158,13 @@ def _play(
     total, length = np.zeros(width), np.zeros(width, np.int64)
     totals, lengths = np.full(episodes, np.nan), np.zeros(episodes, np.int64)
     numbers, played, dropped = [0] * episodes, [0] * width, [0] * width
-    """played: episodes of each column; dropped: in a row, because its environment failed"""
+    """played: episodes of each column; dropped: consecutive ones in which it failed"""
     stepper.reset()
     missing = episodes
     while missing:
         columns.heartbeat.row += 1
         obs, first = stepper.observe()
-        with np.errstate(all="ignore"):  # whatever environments have made of it
+        with np.errstate(all="ignore"):  # an environment may have changed it
             actor.step(obs, first, carry, parameters)
         if sample:
             noise = actor.distribution.noise(EVALUATION_SEED, columns.row, 0, row.columns, 1)[0]
@@ -186,14 +175,14 @@ def _play(
         stepped = row.env_stepped[0]
         total += row.env_reward[0]
         length += stepped
-        for i in np.flatnonzero(~stepped):  # it was reset: after an end both are 0 already
+        for i in np.flatnonzero(~stepped):  # it was reset; after an end, length is 0 already
             dropped[i] += bool(length[i])
             total[i] = length[i] = 0
             if dropped[i] >= MAX_FAILURES and played[i] * width + i < episodes:
                 raise EnvironmentFailed(
                     f"the environment of column {i} failed in {MAX_FAILURES} episodes in a row"
                 )
-        # A batch can't be told to end an episode: what it goes on with counts as the next one.
+        # A native batch can't end an episode on demand: what follows counts as the next one.
         for i in np.flatnonzero(row.env_done[0] | (length >= NO_LIMIT)):
             number = played[i] * width + int(i)
             if number < episodes:
@@ -206,7 +195,7 @@ def _play(
 
 
 def _interval(values: Array) -> tuple[float, float]:
-    """95% percentile bootstrap of the mean, with draws of its own that are always the same."""
+    """95% percentile bootstrap of the mean, with a fixed seed."""
     draws = np.random.default_rng(0).integers(len(values), size=(2000, len(values)))
     tail = 50 * (1 - 0.95)
     low, high = np.percentile(values[draws].mean(1), [tail, 100 - tail])

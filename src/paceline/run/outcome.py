@@ -1,4 +1,4 @@
-"""Outcome: whether a run that has ended has learnt anything; if not, it says so."""
+"""Outcome: warns of a finished run that has learned nothing."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from .evaluation import NO_LIMIT, EvalResult
 log = logging.getLogger("paceline")
 
 FEWEST = 10
-"""Episodes on either side of a comparison: the spread of fewer says nothing."""
+"""Episodes on either side of a comparison; the variance of fewer is too uncertain."""
 WORSE = 3.0
-"""Standard errors below the first episodes: of runs that stay as they are, one in 500 is."""
+"""Standard errors below the first episodes, where one in 500 unchanged runs would be."""
 BETTER = 2.0
-"""Standard errors above them; a run that learns is soon tens of them above."""
+"""Standard errors above them; a run that learns is soon tens above."""
 MOVED = 1e-6
-"""Of the length of the policy's weights: one step of Adam, at a rate of 1e-6, is more."""
+"""Change relative to the norm of the weights; one step of Adam at lr 1e-6 is more."""
 
 
 class Outcome:
-    """Knows the policy as it was when the session began."""
+    """Compares the policy with that at the start of the session."""
 
     def __init__(self, policy: nn.Module, progress: Progress) -> None:
         self._policy, self._iter = policy, progress.iter
         self._before = self._weights()
 
-    def say(self, config: Config, progress: Progress, result: EvalResult) -> None:
-        """What the numbers of the last evaluation do not show by themselves."""
+    def warn(self, config: Config, progress: Progress, result: EvalResult) -> None:
+        """Log what the numbers of the last evaluation do not show by themselves."""
         if result.length_mean >= NO_LIMIT:
             log.warning(
                 f"every episode of the evaluation was cut off after {NO_LIMIT:,} steps: the "
-                "likeliest actions of this policy never end one; --env.time-limit N ends them "
-                "while it learns too"
+                "most likely actions of this policy never end one; --env.time-limit N ends "
+                "them, in training too"
             )
         updates = progress.iter - self._iter
         change = np.linalg.norm(self._weights() - self._before)
@@ -47,7 +47,7 @@ class Outcome:
             limit = getattr(config.algorithm, "target_kl", None)
             kl = "" if limit is None else f", {config.algo_section}.target_kl {limit:g}"
             log.warning(
-                f"the policy is the one that it was {updates:,} updates ago: nothing was learnt "
+                f"the policy is the same as {updates:,} updates ago: nothing was learned "
                 f"with lr {config.lr:g}, max_grad_norm {config.max_grad_norm:g}{kl}"
             )
         _compare(progress, result)
@@ -57,11 +57,10 @@ class Outcome:
 
 
 def _compare(progress: Progress, result: EvalResult) -> None:
-    """Say if the last episodes are worse than the first ones, or no better.
+    """Log if the last episodes of training are worse than the first ones, or no better.
 
-    Episodes of training with episodes of training, none of them on both sides. An evaluation, whose
-    actions are the likeliest, is looked at where these are no better: of a policy that has just
-    begun to learn it may well be the worse, with all others in order.
+    No episode is on both sides. The evaluation, which is greedy, counts only if training is no
+    better: early in learning it may well be worse while the sampled policy improves.
     """
     recent = list(progress.recent)
     count = min(RECENT, progress.episodes // 2, len(progress.first), len(recent))
@@ -69,21 +68,21 @@ def _compare(progress: Progress, result: EvalResult) -> None:
         return
     first, last = np.array(progress.first[:count]), np.array(recent[-count:])
     latest = f"the last {count} ({last.mean():.4g})"
-    told = f"the first {count} episodes of training (mean return {first.mean():.4g})"
+    before = f"the first {count} episodes of training (mean return {first.mean():.4g})"
     gain, evaluated = _gain(first, last), np.array(result.returns)
     if gain < -WORSE:
-        log.warning(f"{latest} are worse than {told}")
+        log.warning(f"{latest} are worse than {before}")
     elif gain < BETTER and len(evaluated) >= FEWEST and _gain(first, evaluated) < -WORSE:
-        log.warning(f"the evaluation ({result.mean:.4g}) is worse than {told}")
+        log.warning(f"the evaluation ({result.mean:.4g}) is worse than {before}")
     elif np.ptp(np.concatenate([first, last])) == 0:
-        same = f"the last {count} all returned the same as {told}"
+        same = f"the last {count} all returned the same as {before}"
         log.warning(f"{same}: nothing says which actions are better")
     elif gain < BETTER and count == RECENT:
-        log.info(f"{latest} are no better than {told}")
+        log.info(f"{latest} are no better than {before}")
 
 
 def _gain(first: Array, last: Array) -> float:
-    """The difference of the means, in its standard errors."""
+    """Difference of the means, in standard errors."""
     change = float(last.mean() - first.mean())
     error = math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in (first, last)))
     rounding = 1e-6 * abs(float(first.mean()))

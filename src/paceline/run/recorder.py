@@ -1,8 +1,7 @@
-"""Recorder: what a run writes while it learns, and when."""
+"""Recorder: the metrics, evaluations and checkpoints of a run while it trains."""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -14,15 +13,15 @@ from typing import Any
 
 from ..config.schema import Config
 from ..errors import PacelineError, StoppedEarly
-from ..policy.agent import Agent, network_facts
+from ..policy.agent import Agent
 from ..processes.stopping import interruptible
-from ..rollout import Array
 from ..storage import checkpoint
 from ..storage.files import replace_file, shown
-from . import evaluation
 from .budget import Progress
 from .build import Parts
-from .directory import EVALUATION, METRICS, RUN, HeldRun, fixed
+from .checkpointing import LONG_REPLAY, copy_weights, gather_state, make_checkpoint, replay_steps
+from .directory import EVALUATION, METRICS, RUN, RunDirectory
+from .evaluation import EvalResult, evaluate_policy
 from .outcome import Outcome
 from .report import Report
 from .writers import JsonLines, TensorBoard
@@ -34,24 +33,24 @@ SAVE_SECONDS = 30.0
 
 
 class Recorder:
-    """Writes metrics, evaluates, and saves checkpoints: rank 0 decides, all have a part in it."""
+    """Rank 0 decides and writes; all ranks take part in checkpoints."""
 
     def __init__(
-        self, config: Config, folder: Path, parts: Parts, progress: Progress, asked: float
+        self, config: Config, folder: Path, parts: Parts, progress: Progress, requested_at: float
     ) -> None:
         self._config, self._folder, self._parts, self._progress = config, folder, parts, progress
-        self._asked, self._started = asked, False
+        self._requested_at, self._started = requested_at, False
         self._time_before, self._reported_iter = progress.time, progress.iter
         self._resumed = progress.iter > 0
         self._spent = {"eval": 0.0, "save": 0.0}
         """seconds since the last report"""
         self._total = {"eval": 0.0, "save": 0.0}
-        """seconds of this session"""
-        self._writes = parts.sync.rank == 0
-        self._held: HeldRun | None = None
+        """seconds of this session, up to the last report"""
+        self._directory: RunDirectory | None = None
+        """on rank 0 only"""
         self._outputs: list[JsonLines | TensorBoard] = []
-        if self._writes:
-            self._held = HeldRun(folder)
+        if parts.sync.rank == 0:
+            self._directory = RunDirectory(folder)
             self._outputs.append(JsonLines(folder / METRICS, own=True))
             if config.log_jsonl:
                 self._outputs.append(JsonLines(Path(config.log_jsonl)))
@@ -60,62 +59,61 @@ class Recorder:
                 self._outputs.append(TensorBoard(folder / "events", purge))
         self._steps, self._saved_at = progress.steps, time.monotonic()
         self._saved_iter = progress.iter if self._resumed else -1
-        self._announced = False
+        self._replay_announced = False
         self._outcome = Outcome(parts.learner.module.policy, progress)
-        self._refused: set[str] = set()
-        """what could not be written, and has been said"""
+        self._unwritable: set[str] = set()
+        """files that a warning was given for"""
 
     def close(self) -> None:
         for output in self._outputs:
             output.close()
-        if self._held is not None:
-            self._held.close()
+        if self._directory is not None:
+            self._directory.close()
 
     def record(self, report: Report) -> Report:
-        """Evaluate if it is time; write the report; save if it is time."""
-        before, better, due = self._progress.best, False, False
-        if self._writes:
-            gone = self._look_after_directory()
+        """Evaluate if it is due; write the report; save if it is due."""
+        best, better, due = self._progress.best, False, False
+        if self._directory is not None:
+            lost = self._check_directory()
             if not self._started:
-                self._note_startup(report)
-            report, better = self._written(self._with_times(report))
-            due = gone or better or self._timely(report)
+                self._log_startup(report)
+            report, better = self._evaluate_and_write(self._with_times(report))
+            due = lost or better or self._save_due(report)
         self._steps = report.steps
         if self._parts.sync.size > 1:
-            due = not self._parts.sync.all(not due)  # what rank 0 has decided
+            due = not self._parts.sync.all(not due)  # as rank 0 has decided
         if not due:
             return report
         with self._timed("save"):
             saved = self._save(report.eval_return)
             if better and saved:
-                self._try("best", lambda: checkpoint.mark_best(saved))
+                self._try_writing("best", lambda: checkpoint.mark_best(saved))
             elif better:
-                self._progress.best = before
-            if self._writes:
-                checkpoint.prune(self._folder / "checkpoints", self._config.keep)
-        if self._held is not None and self._held.lost:
+                self._progress.best = best
+            self._prune()
+        if self._directory is not None and self._directory.lost:
             where = f"go on with `paceline resume {shown(self._folder)}`"
-            said = where if saved else "no checkpoint could be written"
-            raise StoppedEarly(f"{self._held.lost}; {said}")
+            outcome = where if saved else "no checkpoint could be written"
+            raise StoppedEarly(f"{self._directory.lost}; {outcome}")
         return report
 
-    def _look_after_directory(self) -> bool:
-        """Whether a checkpoint is due since the run was moved, or what was saved is deleted."""
-        assert self._held is not None  # it is rank 0's to look after
-        if moved := self._held.check():
-            self._folder = self._held.folder
+    def _check_directory(self) -> bool:
+        """Whether a checkpoint is due because the run was moved, or its last one deleted."""
+        assert self._directory is not None
+        if moved := self._directory.check():
+            self._folder = self._directory.folder
             self._outputs[0].path = self._folder / METRICS
         newest = self._folder / "checkpoints" / f"{self._saved_iter:08d}"
         missing = self._saved_iter >= 0 and not newest.exists()
         if missing:
             self._saved_iter = -1
             if not moved:
-                log.warning(f"{shown(newest)} was deleted; the run is saved anew")
+                log.warning(f"{shown(newest)} was deleted; the run is saved again")
         return moved or missing
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        """What is done within counts as evaluation or saving."""
+        """Count the time within as evaluation or saving."""
         began = time.monotonic()
         try:
             yield
@@ -123,167 +121,152 @@ class Recorder:
             self._spent[name] += time.monotonic() - began
 
     def _with_times(self, report: Report) -> Report:
-        """The report, with what was spent between it and the one before, for each iteration."""
+        """The report, with the time per iteration of evaluation and saving before it."""
         spent, self._spent = self._spent, dict.fromkeys(self._spent, 0.0)
         for name, seconds in spent.items():
             self._total[name] += seconds
         iters, self._reported_iter = max(1, report.iter - self._reported_iter), report.iter
         return replace(report, t_eval=spent["eval"] / iters, t_save=spent["save"] / iters)
 
-    def _written(self, report: Report) -> tuple[Report, bool]:
-        """The report with its evaluation, if it was time; and whether that was the best so far."""
-        best = self._progress.best
+    def _evaluate_and_write(self, report: Report) -> tuple[Report, bool]:
+        """The report with its evaluation, if one is due; whether that was the best so far."""
         try:
-            if _due(self._config.eval_every, self._steps, report.steps):
+            if _crosses(self._config.eval_every, self._steps, report.steps):
                 with self._timed("eval"):
                     report = replace(report, eval_return=self._evaluate().mean)
-        finally:  # an evaluation that fails takes nothing away from what was learnt
+        finally:  # if the evaluation fails, the metrics are written all the same
             for output in self._outputs:
                 output.write(report)
-        score = report.eval_return
+        score, best = report.eval_return, self._progress.best
         if score is None:
             return report, False
         better = best is None or score > best
-        said = ", the best so far" if better else ""
-        log.info(f"evaluation after {report.steps:,} steps: mean {score:.2f}{said}")
-        self._progress.best = score if better else best
+        if better:
+            self._progress.best = score
+        suffix = ", the best so far" if better else ""
+        log.info(f"evaluation after {report.steps:,} steps: mean {score:.2f}{suffix}")
         return report, better
 
-    def _timely(self, report: Report) -> bool:
-        """Whether a checkpoint is due."""
+    def _save_due(self, report: Report) -> bool:
         if self._config.save_every:
-            return _due(self._config.save_every, self._steps, report.steps)
+            return _crosses(self._config.save_every, self._steps, report.steps)
         return time.monotonic() - self._saved_at >= SAVE_SECONDS
 
-    def _note_startup(self, report: Report) -> None:
-        """From when the run was asked for to its first step."""
+    def _log_startup(self, report: Report) -> None:
+        """Log and write the time between the request and the first step."""
         self._started = True
         trained = report.time - self._time_before
-        seconds = max(0.0, time.monotonic() - self._asked - trained)
+        seconds = max(0.0, time.monotonic() - self._requested_at - trained)
         compiling = self._parts.learner.t_compile
-        said = f", {compiling:.1f} s of them compiling" if compiling else ""
-        log.info(f"the clock started after {seconds:.1f} s{said}")
-        if self._resumed or self._held is None:
+        suffix = f", {compiling:.1f} s of it compiling" if compiling else ""
+        log.info(f"start-up {seconds:.1f} s (not counted){suffix}")
+        if self._resumed or self._directory is None:
             return
         facts = {"seconds": round(seconds, 3), "compile_seconds": round(compiling, 3)}
-        self._try(RUN, partial(self._held.add_facts, startup=facts))
+        self._try_writing(RUN, partial(self._directory.add_facts, startup=facts))
 
     def finish(self) -> None:
-        """The budget is spent: the last checkpoint, and the evaluation of what was learnt."""
-        if self._writes:
+        """The budget is spent: make the last checkpoint, and evaluate."""
+        if self._directory is not None:
             before = f" after {self._time_before:.1f} s before" if self._resumed else ""
             log.info(
-                f"trained for {self._progress.time - self._time_before:.1f} s{before}, in which "
+                f"trained for {self._progress.time - self._time_before:.1f} s{before}, of which "
                 f"evaluations took {self._total['eval']:.1f} s and checkpoints "
-                f"{self._total['save']:.1f} s; what follows is not counted"
+                f"{self._total['save']:.1f} s"
             )
-        self._save_at_last()
-        if not self._writes:
+        self._save_last()
+        if self._directory is None:
             return
         result = self._evaluate()
         log.info(
             f"evaluation: mean {result.mean:.2f} ± {result.std:.2f} over {result.episodes} "
             f"episodes, 95% interval {result.ci_low:.2f} to {result.ci_high:.2f}"
         )
-        for line in result.told_elsewhere():
+        for line in result.elsewhere_lines():
             log.info(f"  {line}")
-        self._outcome.say(self._config, self._progress, result)
+        self._outcome.warn(self._config, self._progress, result)
 
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""
         if self._parts.sampler is not None and self._parts.sampler.state() is None:
             log.info("stopped before the first step: there is nothing to save yet")
             return
-        self._save_at_last()
-        if self._writes:
+        self._save_last()
+        if self._directory is not None:
             log.info(f"saved; go on with `paceline resume {shown(self._folder)}`")
 
     def fail(self, error: PacelineError) -> None:
-        """Keep the state before the iteration that failed, if no other rank is needed for it."""
+        """Save the state before the iteration that failed, unless that takes other ranks."""
         saved = self._save() if self._parts.sync.size == 1 else None
         if saved:
             error.args = (f"{error}\nthe last good state is in {shown(saved)}",)
 
-    def _evaluate(self) -> evaluation.EvalResult:
+    def _evaluate(self) -> EvalResult:
         parts, config = self._parts, self._config
-        agent, heartbeat = Agent(parts.network, self._weights()), parts.sync.heartbeat
+        agent = Agent(parts.network, copy_weights(parts.learner))
         where = parts.env_info.env_id, parts.env_info.options
         with interruptible():
-            result = evaluation.run(agent, *where, config.eval_episodes, heartbeat=heartbeat)
-        name = f"checkpoints/{self._progress.iter:08d}"
-        saved = name if self._saved_iter == self._progress.iter else None
-        result = replace(result, checkpoint=saved, env_id=config.env_name)
-        text = json.dumps(result.as_dict(), indent=1)
-        self._try(EVALUATION, lambda: replace_file(self._folder / EVALUATION, text.encode()))
+            result = evaluate_policy(
+                agent, *where, config.eval_episodes, heartbeat=parts.sync.heartbeat
+            )
+        saved = self._saved_iter == self._progress.iter
+        name = f"checkpoints/{self._progress.iter:08d}" if saved else None
+        result = replace(result, checkpoint=name, env_id=config.env_name)
+        self._try_writing(
+            EVALUATION, lambda: replace_file(self._folder / EVALUATION, result.as_json())
+        )
         return result
 
     def _save(self, evaluated: float | None = None) -> Path | None:
-        """A checkpoint of this moment; None where the disk refused it, which is said."""
-        arrays = self._state()  # takes all ranks, whether or not it is needed
-        if arrays is None or not self._writes:
+        """Save a checkpoint; None on other ranks, or if the disk refused it."""
+        state = gather_state(self._parts)  # takes all ranks
+        if state is None or self._directory is None:
             return None
-        self._look_after_directory()
+        self._check_directory()
         progress, folder = self._progress, self._folder / "checkpoints"
         if self._saved_iter == progress.iter:
             return folder / f"{progress.iter:08d}"
-        facts = vars(progress) | {
-            "recent": list(progress.recent),
-            "evaluated": evaluated,
-            "network": network_facts(self._parts.network),
-            "config": fixed(self._config),
-        }
-        content = checkpoint.Checkpoint(self._weights(), arrays, facts)
-        saved = self._try("checkpoints", lambda: checkpoint.save(folder, progress.iter, content))
+        if not self._replay_announced and (steps := replay_steps(state)) > LONG_REPLAY:
+            self._replay_announced = True
+            log.warning(f"a resume from here would first replay {steps:,} steps")
+        content = make_checkpoint(self._config, self._parts, progress, state, evaluated)
+        saved = self._try_writing(
+            "checkpoints", lambda: checkpoint.save(folder, progress.iter, content)
+        )
         self._saved_at = time.monotonic()
         if saved is not None:
             self._saved_iter = progress.iter
         return saved
 
-    def _state(self) -> dict[str, Array] | None:
-        """The state of all ranks, for the one that writes; None before the first rollout."""
-        parts, sync = self._parts, self._parts.sync
-        sampler = parts.sampler.state() if parts.sampler is not None else {}
-        if sampler is None:
-            return None
-        replay = sum(len(v) for name, v in sampler.items() if name.endswith(".actions"))
-        if replay > 1_000_000 and not self._announced:
-            self._announced = True
-            log.warning(f"a resume from here would first replay {replay:,} steps")
-        ours = checkpoint.rank_arrays(
-            parts.learner.state(), sampler, sync.rank, parts.learner.per_column
-        )
-        return checkpoint.join_ranks(sync.gather(ours) if sync.size > 1 else [ours])
-
-    def _weights(self) -> dict[str, Array]:
-        """Copies, by name."""
-        named = self._parts.learner.module.named_weights()
-        return {name: weight.numpy(force=True).copy() for name, weight in named.items()}
-
-    def _save_at_last(self) -> None:
+    def _save_last(self) -> None:
         saved = self._save()
-        if self._held is None:
+        if self._directory is None:
             return
-        if self._held.lost:
-            log.warning(self._held.lost)
+        if self._directory.lost:
+            log.warning(self._directory.lost)
         if saved is None:
             raise StoppedEarly(
-                "the last checkpoint could not be written; earlier ones are whole: free some "
+                "the last checkpoint could not be written; earlier ones are intact: free some "
                 f"space, then `paceline resume {shown(self._folder)}`"
             )
-        checkpoint.prune(self._folder / "checkpoints", self._config.keep)
+        self._prune()
 
-    def _try(self, name: str, write: Callable[[], Any]) -> Any:
-        """A disk that is full or gone is reported, and training goes on."""
+    def _prune(self) -> None:
+        if self._directory is not None:
+            checkpoint.prune(self._folder / "checkpoints", self._config.keep)
+
+    def _try_writing(self, name: str, write: Callable[[], Any]) -> Any:
+        """Warn once of a disk that is full or gone, and train on."""
         try:
             return write()
         except OSError as error:
-            if name not in self._refused:
+            if name not in self._unwritable:
                 path = shown(self._folder / name)
                 log.warning(f"{path} can't be written: {error.strerror}; training goes on")
-            self._refused.add(name)
+            self._unwritable.add(name)
             return None
 
 
-def _due(every: int | None, before: int, now: int) -> bool:
+def _crosses(every: int | None, before: int, now: int) -> bool:
     """Whether a multiple of `every` lies after `before`, up to `now`."""
     return every is not None and before // every != now // every

@@ -20,7 +20,7 @@ log = logging.getLogger("paceline")
 
 
 class JsonLines:
-    """One JSON object per report, each written whole or not at all; never waits for a reader."""
+    """One JSON object per report, each written whole or not at all; never blocks on a pipe."""
 
     def __init__(self, path: Path, own: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ class JsonLines:
 
     def write(self, report: Report) -> None:
         if self._own:
-            self._find_again()
+            self._reopen_if_replaced()
         line = (json.dumps(report.as_dict()) + "\n").encode()
         if self._torn:
             line = b"\n" + line
@@ -45,7 +45,7 @@ class JsonLines:
                 os.ftruncate(self._file, os.fstat(self._file).st_size - written)
                 self._torn = False
         except BlockingIOError:
-            cause = "whoever reads it is too slow"
+            cause = "its reader is too slow"
         except OSError as error:
             cause = error.strerror or str(error)
         self._warn(cause)
@@ -55,12 +55,12 @@ class JsonLines:
             log.warning(f"{shown(self.path)} can't be written: {cause}; training goes on")
         self._warned = True
 
-    def _find_again(self) -> None:
-        """A file that was deleted is written again; in one that was replaced, the run goes on."""
+    def _reopen_if_replaced(self) -> None:
+        """Write a deleted file again; append to one that has replaced it."""
         try:
             if os.path.samestat(self.path.lstat(), os.fstat(self._file)):
                 return
-            what = "was replaced; the run goes on in the new one"
+            what = "was replaced; the new one is appended to"
         except OSError:
             what = "was deleted; it is written again"
         try:
@@ -84,12 +84,12 @@ _reserved: dict[Path, int] = {}
 
 
 def reserve(path: Path) -> None:
-    """Open what a `JsonLines` will write; a pipe's reader would leave if it were closed between."""
+    """Open what a `JsonLines` will write: closed in between, a pipe would lose its reader."""
     _reserved[path] = _opened(path)
 
 
 def _opened(path: Path, own: bool = False) -> int:
-    """A descriptor that appends without waiting; of the run's `own` file, no link, also reads."""
+    """A descriptor that appends without blocking; the run's `own` file is no link, and readable."""
     flags = os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     flags |= os.O_RDWR | os.O_NOFOLLOW if own else os.O_WRONLY
     try:
@@ -97,19 +97,19 @@ def _opened(path: Path, own: bool = False) -> int:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        text = "nobody reads from this pipe; start its reader first"
+        text = "this pipe has no reader; start it first"
         raise OSError(errno.ENXIO, text, str(path)) from None
 
 
 def cut_back(path: Path, iteration: int, own: bool = True) -> None:
-    """Drop the lines after `iteration`, and a torn one: a resume writes them anew.
+    """Drop the lines after `iteration`, and a torn one: a resume writes them again.
 
-    Where it is not the run's `own` file, anything else in it is somebody's, and left alone.
+    A file that is not the run's `own` is refused if it holds anything but metrics.
     """
     if not path.exists():
         return
     try:
-        if not own and not _of_metrics(path):
+        if not own and not _holds_metrics(path):
             raise BadInput(f"{shown(path)} is not a file of metrics; name another with --log-jsonl")
         kept = (line for line in read_lines(path) if _iteration(line) <= iteration)
         replace_file(path, (line for line in kept if line.endswith(b"\n")))
@@ -121,14 +121,14 @@ def cut_back(path: Path, iteration: int, own: bool = True) -> None:
 
 
 def _iteration(line: bytes) -> float:
-    """Of a report; infinite for anything else."""
+    """The iteration of a report; infinite for anything else."""
     try:
         return float(json.loads(line)["iter"])
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return math.inf
 
 
-def _of_metrics(path: Path) -> bool:
+def _holds_metrics(path: Path) -> bool:
     """Whether every line is a report, but for the last, which may be torn."""
     reports, last = 0, b""
     for line in read_lines(path):
@@ -139,7 +139,7 @@ def _of_metrics(path: Path) -> bool:
 
 
 class TensorBoard:
-    """Curves for TensorBoard, at most twice a second; given up where they can't be written.
+    """Curves for TensorBoard, at most twice a second; given up if they can't be written.
 
     Written in this thread: torch's writer has one of its own, whose errors can't be caught.
     """

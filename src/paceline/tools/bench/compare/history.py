@@ -20,7 +20,7 @@ from ....config.text import printable
 from ....errors import BadInput
 from ....run.budget import RECENT, Budget, Progress
 from ....run.directory import CONFIG, EVALUATION, METRICS, RUN
-from ....run.saved import plain_config, refuse_strange
+from ....run.saved import plain_config, refuse_irregular
 from ....storage import checkpoint
 from ....storage.files import read_lines, read_plain
 from ....storage.lock import LOCK
@@ -147,7 +147,7 @@ def find_runs(path: Path) -> list[Path]:
 
 def read_run(path: Path) -> History:
     """All that the files say; what can't be used is refused by name."""
-    refuse_strange(path)
+    refuse_irregular(path)
     try:
         config = plain_config(path)
         facts = json.loads(read_plain(path / RUN, 2**20))
