@@ -29,7 +29,7 @@ from pathlib import Path
 from parallel import _spread as spread
 
 from paceline.processes.hardware import available_cpus, cpu_name
-from paceline.tools.bench.runs import ended_by_signals
+from paceline.tools.bench.runs import interrupt_on_signals
 from paceline.tools.bench.tune_bursts import Runs
 from paceline.tools.bench.tune_model import Shape
 from paceline.tools.bench.tune_plan import Plan, plan_of
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--time", default="2m", help="budget of tune")
     parser.add_argument("--min-rollout-steps", type=int, default=8)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tuning-") as scratch, ended_by_signals():
+    with tempfile.TemporaryDirectory(prefix="tuning-") as scratch, interrupt_on_signals():
         found = compare(options, Path(scratch))
     machine = {"cpu": cpu_name(), "cpus": available_cpus(), "load": os.getloadavg()[0]}
     text = json.dumps({"options": vars(options), "machine": machine, **found}, indent=1)

@@ -6,15 +6,15 @@ import csv
 import io
 import json
 import signal
-from contextlib import contextmanager
 
 import pytest
 from histories import curve, write_run
 
 from paceline.cli.console import Console
-from paceline.tools.bench import bench as matrix
-from paceline.tools.bench.bench_plan import matrix_of
+from paceline.tools.bench import bench
+from paceline.tools.bench.bench_plan import parse_bench
 from paceline.tools.bench.compare.report import OURS
+from paceline.tools.bench.runs import RunFailed
 
 pytestmark = pytest.mark.timeout(115)
 
@@ -109,7 +109,7 @@ def test_what_is_done_is_done_and_a_second_resume_trains_nothing(killed, monkeyp
     shell, folder = killed["shell"], killed["folder"]
     before = {p: made_by(p) for p in folder.rglob("metrics.jsonl")}
     monkeypatch.chdir(shell.folder)
-    assert matrix.command(["--resume", "out"]) == 0
+    assert bench.command(["--resume", "out"]) == 0
     assert capsys.readouterr().out.count("done before") == 4
     assert {p: made_by(p) for p in folder.rglob("metrics.jsonl")} == before
 
@@ -231,13 +231,13 @@ def test_where_every_cell_fails_that_is_said_and_no_report_is_made(shell, comman
 
 
 def test_progress_says_how_far_and_how_long_it_still_takes(command, monkeypatch):
-    monkeypatch.setattr(matrix, "EVERY", 0.2)
+    monkeypatch.setattr(bench, "EVERY", 0.2)
     plan = ("--algos", "a2c", "--modes", "sequential", *SHORT, "--duration", "1s")
     ended = command("bench", *plan, "--output-dir", "out")
     assert ended.code == 0, ended
     said = [line for line in ended.out.splitlines() if "left" in line]
     assert said and all(line.startswith("[1/1] A2C · sequential · seed 0") for line in said)
-    assert any("steps" in line and "the whole:" in line for line in said)
+    assert any("steps" in line and "all runs:" in line for line in said)
 
 
 @pytest.fixture
@@ -245,44 +245,40 @@ def waiting(tmp_path):
     """A benchmark of 3 runs of a minute, as a file says, of which the first is done."""
     (tmp_path / "file.yaml").write_text("duration: 1m\n")
     plan = ("--algos", "ppo", "--modes", "sequential", "--output-dir", tmp_path / "out")
-    made = matrix_of([*map(str, plan), "--config", str(tmp_path / "file.yaml")])
-    cell = made.cells[0]
-    run = write_run(made.folder / cell.folder(0), curve(9.0), seconds_each=2, duration="1m")
+    made = parse_bench([*map(str, plan), "--config", str(tmp_path / "file.yaml")])
+    run = write_run(made.cells[0].folder, curve(9.0), seconds_each=2, duration="1m")
     (run / "eval.json").write_text("{}")
-    return matrix.Bench(made)
+    return made, bench.BenchSweep(made)
 
 
 def test_runs_that_are_done_are_not_counted_as_to_come(waiting):
-    assert waiting._announcement().startswith("3 runs, one after another, in ")
-    assert waiting._announcement().endswith(": 2:08")  # with 4 s each to start
+    text = waiting[1].announcement()
+    assert text.startswith("3 runs, one after another, in ")
+    assert text.endswith(": 2:08")  # with 4 s each to start
 
 
-def test_a_run_that_failed_says_nothing_of_how_long_others_take(waiting, monkeypatch, tmp_path):
-    class Process:
-        code = 3
-
-        def poll(self):
-            return self.code
-
-    @contextmanager
-    def ended(arguments, log):
+def test_only_a_completed_run_says_how_long_others_will_take(waiting, monkeypatch, tmp_path):
+    def fail(cell, watch):
+        log = tmp_path / "log"
         log.touch()
-        yield Process()
+        raise RunFailed(log, 3)
 
-    monkeypatch.setattr(matrix, "started", ended)
-    cell, console = waiting._jobs[1][0], Console(io.StringIO())
-    waiting._one(cell, 1, tmp_path / "failed", "failed", console)
-    assert waiting._expected(cell) == 64.0
-    Process.code = 0
-    waiting._one(cell, 1, tmp_path / "ended", "ended", console)
-    assert waiting._expected(cell) < 10
+    made, sweep = waiting
+    console = Console(io.StringIO())
+    monkeypatch.setattr(bench, "run_cell", fail)
+    with pytest.raises(RunFailed):
+        sweep.run_one(made.cells[1], "failed", console)
+    assert sweep.expected() == 64.0
+    monkeypatch.setattr(bench, "run_cell", lambda cell, watch: watch())
+    sweep.run_one(made.cells[2], "ended", console)
+    assert sweep.expected() < 10
 
 
 def test_one_run_comes_after_no_other(tmp_path):
-    made = matrix_of(
+    made = parse_bench(
         ["--algos", "ppo", "--modes", "sequential", "--seeds", "1", f"--output-dir={tmp_path}"]
     )
-    assert matrix.Bench(made)._announcement() == f"1 run in {tmp_path}: 2:04"
+    assert bench.BenchSweep(made).announcement() == f"1 run in {tmp_path}: 2:04"
 
 
 # Damage
@@ -300,43 +296,53 @@ def test_a_damaged_cell_is_shown_as_missing_and_the_others_are_compared(
     tmp_path, capsys, damage, cause
 ):
     plan = ["--algos", "ppo,a2c", "--modes", "sequential", "--seeds", "1", "--total-steps", "50k"]
-    made = matrix_of([*plan, f"--output-dir={tmp_path / 'out'}"])
+    made = parse_bench([*plan, f"--output-dir={tmp_path / 'out'}"])
     for cell in made.cells:
-        write_run(made.folder / cell.folder(0), curve(9.0), algo=cell.algo)
-    damage(made.folder / made.cells[1].folder(0))
-    assert matrix._conclude(made, {}) == 0
+        write_run(cell.folder, curve(9.0), algo=cell.options["algo"])
+    damage(made.cells[1].folder)
+    assert bench._conclude(made, {}) == 0
     report = (made.folder / "comparison_report.txt").read_text()
     assert "A2C · sequential · seed 0: " in report and cause in report
     assert [row["name"] for row in rows(made.folder / "comparison.csv")] == ["PPO · sequential"]
-    assert cause in matrix._told(made.folder / made.cells[1].folder(0))
+    assert cause in bench._result(made.cells[1].folder)
 
 
 # The plan
 
 
 def test_every_algorithm_goes_with_every_way_but_a3c_with_ranks():
-    made = matrix_of(["--duration", "1s", "--num-workers", "2", "--ranks", "2"])
-    names = {(cell.algo, cell.mode) for cell in made.cells}
-    assert len(names) == 12
-    refused = {(cell.algo, cell.mode): cell.refused for cell in made.cells if cell.refused}
-    assert list(refused) == [("a3c", "ranks")] and "no such form" in refused["a3c", "ranks"]
-    assert len(made.jobs()) == 11 * 3
+    made = parse_bench(["--duration", "1s", "--num-workers", "2", "--ranks", "2"])
+    assert len(made.cells) == len({cell.folder for cell in made.cells}) == 11 * 3
+    assert list(made.refused) == ["A3C · ranks"]
+    assert "no such form" in made.refused["A3C · ranks"]
 
 
 def test_seeds_follow_each_other_and_every_second_round_runs_backwards():
-    made = matrix_of(
+    made = parse_bench(
         ["--algos", "ppo,a2c", "--modes", "sequential", "--seeds", "3", "--first-seed", "5"]
     )
-    assert [(cell.algo, seed) for cell, seed in made.jobs()] == [
-        *(("ppo", 5), ("a2c", 5)),
-        *(("a2c", 6), ("ppo", 6)),
-        *(("ppo", 7), ("a2c", 7)),
+    order = [(cell.options["algo"], cell.options["seed"]) for cell in made.cells]
+    assert order == [
+        *(("ppo", "5"), ("a2c", "5")),
+        *(("a2c", "6"), ("ppo", "6")),
+        *(("ppo", "7"), ("a2c", "7")),
     ]
 
 
 def test_environments_that_were_counted_are_shared_among_ranks():
-    made = matrix_of(
-        ["--algos", "ppo", "--modes", "sequential,ranks", "--num-envs", "8", "--ranks", "2"]
+    made = parse_bench(
+        [
+            "--algos",
+            "ppo",
+            "--modes",
+            "sequential,ranks",
+            "--num-envs",
+            "8",
+            "--ranks",
+            "2",
+            "--seeds",
+            "1",
+        ]
     )
     assert [cell.options["num_envs"] for cell in made.cells] == ["8", "4"]
 
@@ -348,9 +354,9 @@ def planned(tmp_path):
     def make(file, *arguments):
         path = tmp_path / "file.yaml"
         path.write_text(file)
-        made = matrix_of(["--config", str(path), "--duration", "1s", *arguments])
-        assert all(cell.refused is None for cell in made.cells if cell.name != "A3C · ranks")
-        return {cell.name: cell.options for cell in made.cells}
+        made = parse_bench(["--config", str(path), "--seeds", "1", *arguments])
+        assert made.refused.keys() <= {"A3C · ranks"}
+        return {cell.name.removesuffix(" · seed 0"): cell.options for cell in made.cells}
 
     return make
 
@@ -364,7 +370,6 @@ def test_ranks_and_workers_of_a_file_are_those_of_their_cells_alone(planned):
         "PPO · ranks": ("0", "3"),
         "A3C · sequential": ("1", "1"),
         "A3C · parallel": ("4", "1"),
-        "A3C · ranks": (None, None),
     }
     flags = ("--algos", "ppo", "--num-workers", "2", "--ranks", "2")
     found = planned("ranks: 3\nnum_workers: 4\nnum_envs: 12\n", *flags)
@@ -380,7 +385,7 @@ def test_a_file_is_remembered_by_a_path_that_holds_anywhere(shell, monkeypatch):
     (shell.folder / "mine.yaml").write_text("lr: 0.01\n")
     monkeypatch.chdir(shell.folder)
     for typed in (["--config", "mine.yaml"], ["--config=mine.yaml"]):
-        said = matrix_of(["--algos", "ppo", *typed]).arguments
+        said = parse_bench(["--algos", "ppo", *typed]).arguments
         assert str(shell.folder / "mine.yaml") in " ".join(said)
 
 
@@ -392,7 +397,7 @@ REFUSED = {
     "--modes fast": ("--modes", "'fast'", "sequential"),
     "--seeds 0": ("--seeds", "'0'"),
     "--seeds few": ("--seeds", "'few'"),
-    "--seeds 1001": ("--seeds", "'1001'", "up to 1,000"),
+    "--seeds 1001": ("--seeds", "'1001'", "to 1,000"),
     "--first-seed -1": ("--first-seed",),
     "--algo ppo": ("--algo", "--algos"),
     "--seed 3": ("--seed", "--seeds"),
@@ -414,8 +419,8 @@ REFUSED = {
     "--resume broken": ("broken", "bench.json"),
     "--output-dir full": ("full", "not empty", "notes.txt", "choose another"),
     "--output-dir full --overwrite": ("full", "notes.txt", "no benchmark; choose another\n"),
-    "--config logs.yaml": ("log_jsonl in ", "logs.yaml", "is bench's to say"),
-    "--config init.yaml": ("init_from in ", "init.yaml", "all cells start anew"),
+    "--config logs.yaml": ("--log-jsonl", "in ", "logs.yaml", "bench sets it"),
+    "--config init.yaml": ("--init-from", "init.yaml", "new weights"),
     "--num-envs 4 --num-envs-per-worker 2": ("--num-envs-per-worker", "write one"),
     "--output-dir broken": ("broken", "another benchmark"),
     "--output-dir full/notes.txt": ("full/notes.txt", "can't be"),
@@ -440,8 +445,8 @@ def test_what_can_not_be_run_is_refused_before_anything_is(command, shell, argum
 
 @pytest.fixture
 def idle(monkeypatch):
-    """A benchmark whose runs all fail at once, so that what is done before them can be seen."""
-    monkeypatch.setattr(matrix.Bench, "run", lambda self: {"all": ("none was started", 3)})
+    """A benchmark whose cells are not run, so that what happens before can be seen."""
+    monkeypatch.setattr(bench.BenchSweep, "run", lambda self: {})
 
 
 @pytest.mark.parametrize("flag", ["--overwrite", "--overwrite=true"])

@@ -20,8 +20,8 @@ from paceline.envs.source import make_columns
 from paceline.errors import BadInput
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.ppo import PPO
-from paceline.tools.bench.bench_plan import matrix_of
-from paceline.tools.bench.scale_plan import plan_of as scale_plan
+from paceline.tools.bench.bench_plan import parse_bench
+from paceline.tools.bench.scale_plan import parse_scale
 from paceline.tools.bench.tune_plan import plan_of as tune_plan
 
 
@@ -382,8 +382,8 @@ def test_several_mistakes_are_reported_together():
 
 READERS = {
     "train": from_flags,
-    "bench": lambda *arguments: matrix_of(list(arguments)),
-    "scale": lambda *arguments: scale_plan([*arguments, "--ranks", "1,2"]),
+    "bench": lambda *arguments: parse_bench(list(arguments)),
+    "scale": lambda *arguments: parse_scale([*arguments, "--ranks", "1,2"]),
     "tune": lambda *arguments: tune_plan(list(arguments)),
 }
 

@@ -26,9 +26,7 @@ from paceline.cli import commands as cli
 from paceline.config.flags import config_parser
 from paceline.run.directory import CHANGEABLE
 from paceline.run.report import LEARNING, Report
-from paceline.tools.bench import bench_plan as cells
-from paceline.tools.bench import scale_plan as plan
-from paceline.tools.bench import tune_plan
+from paceline.tools.bench import bench_plan, scale_plan, tune_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -56,7 +54,12 @@ OTHERS_FLAGS = {
 """Flags of another library, which the page about coming from there names."""
 OUR_FLAGS = {"--config", "--help", "--checkpoint", "--episodes", "--sampled", "--env-id"}
 OUR_FLAGS |= {"--by", "--at", "--json"}
-for _parser in (config_parser(), plan._parser(), cells._parser(), tune_plan._parser()):
+for _parser in (
+    config_parser(),
+    scale_plan.scale_parser(),
+    bench_plan.bench_parser(),
+    tune_plan._parser(),
+):
     OUR_FLAGS |= set(_parser._option_string_actions)
 
 
@@ -186,7 +189,7 @@ WORK = {
     "train": "paceline.session.train",
     "resume": "paceline.run.saved.open_run",
     "eval": "paceline.session.evaluate_saved",
-    "scale": "paceline.tools.bench.scale.measure",
+    "scale": "paceline.tools.bench.scale.run",
     "compare": "paceline.tools.bench.compare.command.find_runs",
     "bench": "paceline.tools.bench.bench.run",
     "tune": "paceline.tools.bench.tune.work",
@@ -205,7 +208,7 @@ def test_every_command_of_the_pages_is_understood(page, arguments, monkeypatch, 
     for function in WORK.values():
         monkeypatch.setattr(function, begin)
     monkeypatch.setattr("paceline.cli.train.follow", lambda start, _: start(lambda: False))
-    monkeypatch.setattr("paceline.tools.bench.bench_plan._remembered", lambda _: [])
+    monkeypatch.setattr("paceline.tools.bench.bench_plan.remembered", lambda _: [])
     monkeypatch.setattr("paceline.envs.source_of", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")

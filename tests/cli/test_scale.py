@@ -42,7 +42,7 @@ def rows(path):
 
 REFUSED = {
     "": ("--ranks 1,2", "--num-workers 1,2"),
-    "--ranks 1,2 --num-workers 1,2": ("one thing only", "--ranks", "--num-workers"),
+    "--ranks 1,2 --num-workers 1,2": ("--ranks", "--num-workers"),
     "--num-workers 1,two": ("--num-workers", "'1,two'", "1,2,4"),
     "--num-workers 1.5": ("'1.5'", "whole numbers"),
     "--num-workers=-1,2": ("--num-workers", "-1,2", "1,2,4"),
@@ -61,8 +61,8 @@ REFUSED = {
     "--ranks 1,2 --sync local": ("'local'", "ranks is 2"),
     "--algo a3c --ranks 1,2": ("a3c", "--num-workers"),
     "--num-workers 1 --repeat 3": ("--repeat", "--repeats"),
-    "--num-workers 1 --repeats 0": ("--repeats", "'0'", "from 1 on"),
-    "--num-workers 1 --warmup-iters few": ("--warmup-iters", "'few'", "from 0 on"),
+    "--num-workers 1 --repeats 0": ("--repeats", "'0'", "from 1"),
+    "--num-workers 1 --warmup-iters few": ("--warmup-iters", "'few'", "from 0"),
     "--num-workers 1 --iters 2.5": ("--iters", "'2.5'", "whole number"),
     "--num-workers 1 --seconds 0": ("--seconds", "'0'", "number"),
     "--num-workers 1 --target-return nan": ("--target-return", "'nan'", "number"),
@@ -212,7 +212,7 @@ def test_without_iters_a_trial_finds_how_many_take_the_time(scale, shell):
     options = ("--repeats", 1, "--seconds", 1, "--algo", "a2c", "--output-dir", "out")
     code, out, err = scale("--num-workers", "0", *options)
     assert code == 0, err
-    iters = int(re.match(r"a trial makes .* ([\d,]+) iterations a run", out)[1].replace(",", ""))
+    iters = int(re.match(r"trial: .* ([\d,]+) iterations per run", out)[1].replace(",", ""))
     (run, _) = rows(shell.folder / "out" / "per_run.csv")
     report = min(100, iters)  # of a2c
     assert int(run["iters"]) == math.ceil(iters / report) * report and iters > 10
@@ -273,7 +273,7 @@ def test_a_signal_ends_the_runs_and_keeps_what_was_measured(shell, until, kind):
     options = ("--repeats", 3, "--warmup-iters", 1, "--iters", 40, "--output-dir", "out")
     process = shell.start("scale", "--num-workers", "0,1", *options)
     until(lambda: (folder / "per_run.csv").exists() or process.poll() is not None)
-    until(lambda: list(folder.glob(".run-*/0/metrics.jsonl")) or process.poll() is not None)
+    until(lambda: list(folder.glob(".run-*/*/metrics.jsonl")) or process.poll() is not None)
     process.send_signal(kind)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75 and "interrupted" in err and "Traceback" not in err
@@ -286,6 +286,6 @@ def test_a_killed_measurement_takes_its_runs_with_it(shell, until):
     options = ("--repeats", 1, "--iters", 100_000, "--output-dir", "out")
     process = shell.start("scale", "--num-workers", "1", *options)
     folder = shell.folder / "out"
-    until(lambda: list(folder.glob(".run-*/0/metrics.jsonl")) or process.poll() is not None)
+    until(lambda: list(folder.glob(".run-*/*/metrics.jsonl")) or process.poll() is not None)
     process.kill()
     process.communicate(timeout=10)

@@ -18,7 +18,7 @@ from paceline import Config
 from paceline.cli import commands as cli
 from paceline.config.files import load_file
 from paceline.config.resolve import resolve
-from paceline.tools.bench.runs import cause, gist
+from paceline.tools.bench.runs import RunFailed
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -238,7 +238,7 @@ def test_an_environment_that_always_fails_ends_it_with_its_words_and_its_code(sh
 def test_the_cause_of_a_failure_is_the_sentence_that_says_it(tmp_path, words, shown):
     """Other lines may come after it."""
     (tmp_path / "log").write_text("\n".join(words))
-    assert gist(cause(tmp_path / "log", 3)) == shown
+    assert RunFailed(tmp_path / "log", 3).reason == shown
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What commands that measure have in common: numbers as they are typed, and places to write to."""
+"""Arguments that the measuring commands share: options of `train`, numbers, output directories."""
 
 from __future__ import annotations
 
@@ -6,23 +6,77 @@ import math
 import os
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...config.resolve import fit_to_spaces
-from ...config.schema import Config
+from ...config.flags import nested
+from ...config.resolve import fit_to_spaces, resolve
+from ...config.schema import BUDGETS, Config
+from ...config.values import parse_steps
 from ...errors import BadInput
 
 if TYPE_CHECKING:
     from ...envs.source import EnvInfo
 
+UNLIMITED = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
+"""Budgets that no run reaches."""
 
-def whole_from(text: str, least: int = 1, most: int = 10**9) -> int:
-    if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
-        raise ArgumentTypeError(f"{text!r} should be a whole number from {least} on, such as 5")
-    if int(text) > most:
-        raise ArgumentTypeError(f"{text!r} should be a whole number up to {most:,}, such as 5")
-    return int(text)
+
+@dataclass(frozen=True)
+class Training:
+    """The training that a command measures."""
+
+    flags: Mapping[str, str]
+    """options of `train` as they were typed, by name; --config among them"""
+    file: Mapping[str, Any]
+    """the content of --config"""
+
+    def config(self, changes: Mapping[str, Any] | None = None) -> Config:
+        flags = {name: value for name, value in self.flags.items() if name != "config"}
+        return resolve(self.file, nested(flags), changes or {})
+
+    def inspect(self, changes: Mapping[str, Any] | None = None) -> tuple[Config, EnvInfo]:
+        """The configuration with the preset that suits its environment, and the environment."""
+        from ...envs.source import inspect_env
+
+        config, here = self.config(changes), Path.cwd()
+        try:
+            env_info = inspect_env(config.env_id, **vars(config.env))
+        finally:
+            os.chdir(here)  # which an environment may have changed
+        return fit_to_spaces(config, env_info.obs_spec, env_info.act_spec), env_info
+
+    def without_file_budget(self) -> dict[str, str]:
+        """Flags that lift the budgets of the file, where the command decides when a run ends."""
+        return {name: UNLIMITED[name] for name in BUDGETS if self.file.get(name) is not None}
+
+
+def refuse_flags(
+    command: str, given: Mapping[str, Any], hints: Mapping[str, str], where: str = ""
+) -> None:
+    """Options that the command itself sets for its runs are errors; the hint says what to write."""
+    for name, hint in hints.items():
+        if name in given:
+            flag = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{flag} is {given[name]!r}{where}, and {command} sets it: {hint}")
+
+
+def whole_number(least: int = 1, most: int = 10**9) -> Callable[[str], int]:
+    """Parser of a whole number in this range, such as 500, 16k or 1e6."""
+
+    def parse(text: str) -> int:
+        try:
+            number = parse_steps(text)
+        except ValueError:
+            number = None
+        if not isinstance(number, int) or not least <= number <= most:
+            raise ArgumentTypeError(f"{text!r} should be a whole number from {least} to {most:,}")
+        return number
+
+    return parse
 
 
 def number_from(text: str, least: float = -math.inf) -> float:
@@ -35,9 +89,19 @@ def number_from(text: str, least: float = -math.inf) -> float:
     return value
 
 
-def refuse_to_lose(folder: Path, overwrite: bool, ours: tuple[str, ...] | None = None) -> None:
-    """What a directory holds, or of it what is `ours`, is replaced only where that was said."""
-    names = [name for name in held(folder) if ours is None or name in ours]
+def new_folder(command: str, config: Config, *more: str) -> Path:
+    """`runs/<command>-<env>-<more>-<time>`"""
+    env = file_name(config.env_name)
+    return Path("runs") / "-".join([command, env, *more, f"{datetime.now():%Y%m%d-%H%M%S}"])
+
+
+def file_name(env_id: str) -> str:
+    return re.sub("[:/]", "-", env_id)
+
+
+def check_output_dir(folder: Path, overwrite: bool, ours: tuple[str, ...] | None = None) -> None:
+    """Refuse a directory that holds files (of those named, if `ours` are), without --overwrite."""
+    names = [name for name in contents(folder) if ours is None or name in ours]
     if names and not overwrite:
         raise BadInput(
             f"--output-dir {folder} is not empty ({names[0]}); choose another, or replace "
@@ -45,23 +109,11 @@ def refuse_to_lose(folder: Path, overwrite: bool, ours: tuple[str, ...] | None =
         )
 
 
-def held(folder: Path) -> list[str]:
-    """Names of what is in a directory that may not be there."""
+def contents(folder: Path) -> list[str]:
+    """Names of the files in a directory; none if it does not exist."""
     try:
         return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise BadInput(f"--output-dir {folder} can't be read: {error.strerror}") from None
-
-
-def looked_at(config: Config) -> tuple[Config, EnvInfo]:
-    """With what suits its environment filled in; which may not leave us in another directory."""
-    from ...envs.source import inspect_env
-
-    here = Path.cwd()
-    try:
-        env_info = inspect_env(config.env_id, **vars(config.env))
-    finally:
-        os.chdir(here)
-    return fit_to_spaces(config, env_info.obs_spec, env_info.act_spec), env_info

@@ -1,65 +1,102 @@
-"""Training runs as a user would start them: processes that are gone when their block is left."""
+"""Training runs as a user would start them: processes that never outlive the command."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import PacelineError
 from ...processes.lifetime import exit_reason, terminate
 from ...processes.start import start_python
 from ...processes.stopping import handle_stop_signals
+from ...run.directory import CONFIG
 
-ENDLESS = {"total_steps": "1e15", "total_iters": "1e15", "duration": "87000h"}
-"""Budgets that leave it to another when a run ends."""
-SETTINGS = {"track": "none", "eval_episodes": "1"}
-"""Of runs of which only the speed is wanted."""
+SPEED_ONLY = {"track": "none", "eval_episodes": "1"}
+"""Options of runs of which only the speed is measured."""
 GRACE = 30.0
-"""Seconds that a run has for its end before it is killed."""
-LAST_LINES = 8
-SPEAKS = "paceline: "
-"""How a command begins the sentence that says what was wrong."""
+"""Seconds that a run gets to save and exit before it is killed."""
+TICK = 0.25
+"""Seconds between two looks at a run."""
+LOG_LINES = 8
+ERROR_PREFIX = "paceline: "
+"""Starts the line in which `paceline train` says what was wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One training of a sweep: a configuration and a seed."""
+
+    name: str
+    options: Mapping[str, str]
+    """flags of `paceline train`, by option name"""
+    folder: Path
+    """its run directory"""
+    copies: int = 1
+    """how many of it run at the same time, each in a run directory of its own"""
+
+    @property
+    def folders(self) -> list[Path]:
+        if self.copies == 1:
+            return [self.folder]
+        name = self.folder.name
+        return [self.folder.with_name(f"{name}-copy-{n}") for n in range(1, self.copies + 1)]
 
 
 class RunFailed(PacelineError):
     """A training run that ended with an error; its exit code becomes ours."""
 
-    def __init__(self, text: str, code: int) -> None:
-        super().__init__(text)
-        self.exit_code = code
+    def __init__(self, log: Path, code: int) -> None:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        ended = f"a training run {exit_reason(code)}"
+        head = f"{ended}; its last lines:" if lines else ended
+        super().__init__("\n".join([head, *lines[-LOG_LINES:]]))
+        errors = [line for line in lines[-LOG_LINES:] if line.startswith(ERROR_PREFIX)]
+        self.reason = errors[0].removeprefix(ERROR_PREFIX) if errors else ended
+        """in one line"""
+        self.exit_code = code if code >= 0 else 128 - code  # as a shell reports it
 
 
-def train(options: Mapping[str, str], copies: int, scratch: Path) -> list[Path]:
-    """Run `copies` of one training at the same time, to the end; their run directories."""
-    folders = [scratch / str(number) for number in range(copies)]
-    flags = flags_of(options)
+def run_cell(cell: Cell, watch: Callable[[], None] | None = None) -> None:
+    """Train to the end, calling `watch` meanwhile; a run directory begun before is resumed."""
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(
-                started(["train", f"--output-dir={folder}", *flags], _errors(folder))
-            )
-            for folder in folders
-        ]
-        for process, folder in zip(processes, folders, strict=True):
-            if code := process.wait():
-                raise RunFailed(cause(_errors(folder), code), exit_code(code))
-    return folders
+        running = {folder: stack.enter_context(_started(cell, folder)) for folder in cell.folders}
+        while running:
+            for folder, process in list(running.items()):
+                try:
+                    code = process.wait(TICK)
+                except subprocess.TimeoutExpired:
+                    continue
+                if code:
+                    raise RunFailed(log_of(folder), code)
+                del running[folder]
+            if watch is not None:
+                watch()
 
 
-def flags_of(options: Mapping[str, str]) -> list[str]:
-    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+def log_of(folder: Path) -> Path:
+    """Where the standard error of a run goes: beside its run directory."""
+    return folder.with_name(f"{folder.name}.log")
+
+
+def _arguments(cell: Cell, folder: Path) -> list[str]:
+    if (folder / CONFIG).is_file():
+        return ["resume", str(folder)]
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in cell.options.items()]
+    return ["train", f"--output-dir={folder}", "--overwrite", *flags]
 
 
 @contextmanager
-def started(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`paceline` with these, in a session of its own: Ctrl-C is for us to pass on."""
-    with log.open("ab") as said:
+def _started(cell: Cell, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own, so that Ctrl-C reaches this command alone."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with log_of(folder).open("wb") as log:
         entry, quiet = f"{__name__}:run_command", subprocess.DEVNULL
-        process = start_python(entry, arguments, stdout=quiet, stderr=said)
+        process = start_python(entry, _arguments(cell, folder), stdout=quiet, stderr=log)
     try:
         yield process
     finally:
@@ -74,33 +111,6 @@ def run_command(arguments: list[str]) -> None:
     main()
 
 
-def _errors(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.stderr")
-
-
-def exit_code(code: int) -> int:
-    """As a shell tells it: of a process that a signal has killed, 128 and the signal."""
-    return code if code >= 0 else 128 - code
-
-
-def cause(errors: Path, code: int) -> str:
-    """How a run ended, and its last words."""
-    lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return "\n".join(
-        [
-            f"a training run {exit_reason(code)}{'; it said last:' * bool(lines)}",
-            *lines[-LAST_LINES:],
-        ]
-    )
-
-
-def gist(words: str) -> str:
-    """Of a run's last words, those that say what was wrong; else how it ended."""
-    ended, *lines = words.splitlines()
-    told = [line.removeprefix(SPEAKS) for line in lines if line.startswith(SPEAKS)]
-    return told[0] if told else ended.partition(";")[0]
-
-
-def ended_by_signals() -> AbstractContextManager[None]:
-    """What would end this process at once ends its runs first, as Ctrl-C does."""
+def interrupt_on_signals() -> AbstractContextManager[None]:
+    """Within, every signal that would end this process raises KeyboardInterrupt, as Ctrl-C does."""
     return handle_stop_signals(signal.default_int_handler)

@@ -11,14 +11,14 @@ import numpy as np
 
 from .metrics import PHASES
 from .plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
-from .scale_summary import Row, Spread
+from .scale_summary import Spread, SummaryRow
 
 WIDTH = 0.7
 OURS, CEILING, IDEAL = "#0072B2", "#D55E00", "#7F7F7F"
-Panel = Callable[[Any, list[Row]], None]
+Panel = Callable[[Any, list[SummaryRow]], None]
 
 
-def draw(rows: list[Row], kind: str, title: str, note: str, path: Path) -> None:
+def draw(rows: list[SummaryRow], kind: str, title: str, note: str, path: Path) -> None:
     """Four panels; with a time to score, two more."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -45,12 +45,12 @@ def _label(count: int) -> str:
     return str(count) if count else "none"
 
 
-def _throughput(axes: Any, rows: list[Row]) -> None:
+def _throughput(axes: Any, rows: list[SummaryRow]) -> None:
     _bars(axes, [row.fps.times(1e-3) for row in rows], "{:.1f} k")
     axes.set(title="Throughput", ylabel="thousand steps/s")
 
 
-def _speedup(axes: Any, rows: list[Row]) -> None:
+def _speedup(axes: Any, rows: list[SummaryRow]) -> None:
     places, speedups = range(len(rows)), [row.speedup for row in rows]
     axes.plot(places, [row.ideal for row in rows], "--", color=IDEAL, label="ideal")
     ceilings = [row.ceiling for row in rows]
@@ -63,7 +63,7 @@ def _speedup(axes: Any, rows: list[Row]) -> None:
     axes.legend(loc="upper left")
 
 
-def _efficiency(axes: Any, rows: list[Row]) -> None:
+def _efficiency(axes: Any, rows: list[SummaryRow]) -> None:
     axes.axhline(100, linestyle="--", color=IDEAL, linewidth=1.2, label="ideal")
     _bars(axes, [row.efficiency.times(100) for row in rows], "{:.0f} %")
     tops = [100 * (row.ceiling.mean or math.nan) / row.ideal for row in rows]
@@ -74,24 +74,24 @@ def _efficiency(axes: Any, rows: list[Row]) -> None:
     axes.legend(loc="upper right", ncols=2)
 
 
-def _time_to_score(axes: Any, rows: list[Row]) -> None:
+def _time_to_score(axes: Any, rows: list[SummaryRow]) -> None:
     _bars(axes, [row.time_to_score for row in rows], "{:.1f} s")
     axes.set(title="Time to score", ylabel="seconds of training")
 
 
-def _memory(axes: Any, rows: list[Row]) -> None:
+def _memory(axes: Any, rows: list[SummaryRow]) -> None:
     _bars(axes, [Spread(row.memory_mb) for row in rows], "{:,.0f}")
     axes.set(title="Memory", ylabel="MB, all processes")
 
 
-def _phases(axes: Any, rows: list[Row]) -> None:
+def _phases(axes: Any, rows: list[SummaryRow]) -> None:
     bottom = [0.0] * len(rows)
     for phase in PHASES:
         heights = [100 * row.shares[phase] for row in rows]
         if max(heights) < 0.5:
             continue
-        colour, label = PHASE_COLOURS[phase], PHASE_NAMES[phase]
-        axes.bar(range(len(rows)), heights, WIDTH, bottom, color=colour, label=label)
+        color, label = PHASE_COLOURS[phase], PHASE_NAMES[phase]
+        axes.bar(range(len(rows)), heights, WIDTH, bottom, color=color, label=label)
         for place, height in enumerate(heights):
             if height >= 5:
                 middle = bottom[place] + height / 2
@@ -110,31 +110,31 @@ def _bars(axes: Any, spreads: list[Spread], form: str) -> None:
     top = min(1.1 * np.nanmax(_ends(spreads)), 1.6 * max(means))
     axes.set_ylim(0, top)
     for place, mean in enumerate(means):
-        text, colour = (form.format(mean), "white") if mean else ("not reached", "#333333")
-        look = {"color": colour, "fontweight": "bold", "size": 9, "zorder": 4}
+        text, color = (form.format(mean), "white") if mean else ("not reached", "#333333")
+        look = {"color": color, "fontweight": "bold", "size": 9, "zorder": 4}
         axes.text(place, 0.03 * top, text, ha="center", **look)
 
 
 def _line(
-    axes: Any, spreads: list[Spread], label: str, colour: str, form: str, beside: tuple[int, int]
+    axes: Any, spreads: list[Spread], label: str, color: str, form: str, beside: tuple[int, int]
 ) -> None:
     """Means, with their numbers beside them where there is room."""
     means = [spread.mean or math.nan for spread in spreads]
-    axes.plot(range(len(means)), means, form, color=colour, linewidth=2, label=label)
-    look = {"ha": "left" if beside[0] > 0 else "right", "color": colour, "fontweight": "bold"}
+    axes.plot(range(len(means)), means, form, color=color, linewidth=2, label=label)
+    look = {"ha": "left" if beside[0] > 0 else "right", "color": color, "fontweight": "bold"}
     for place in range(1, len(means)) if len(means) <= 4 else [len(means) - 1]:
         at = place, means[place]
         axes.annotate(f"{at[1]:.2f}", at, beside, textcoords="offset points", **look)
 
 
-def _whiskers(axes: Any, spreads: list[Spread], colour: str) -> None:
+def _whiskers(axes: Any, spreads: list[Spread], color: str) -> None:
     low, high = _ends(spreads)
     half = np.where(high > low, (high - low) / 2, math.nan)
     look = {"capsize": 4, "elinewidth": 1.4, "zorder": 3}
-    axes.errorbar(range(len(half)), (low + high) / 2, half, fmt="none", ecolor=colour, **look)
+    axes.errorbar(range(len(half)), (low + high) / 2, half, fmt="none", ecolor=color, **look)
 
 
 def _ends(spreads: list[Spread]) -> Any:
-    """Of the intervals, low and high; the mean where there is none."""
+    """Low and high ends of the intervals, [2, rows]; the mean where there is no interval."""
     found = np.array([(s.ci_low, s.ci_high, s.mean) for s in spreads], float)
     return np.where(np.isnan(found[:, :2]), found[:, 2:], found[:, :2]).T

@@ -1,4 +1,4 @@
-"""What repeated measurements say together: ratios within a repeat, intervals, the bottleneck."""
+"""Repeated measurements of `paceline scale` together: ratios within a repeat, intervals."""
 
 from __future__ import annotations
 
@@ -7,20 +7,45 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .metrics import PHASES, Run
+from .metrics import PHASES
 
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
 """97.5 % quantiles of Student's t with 1, 2, … degrees of freedom."""
-NEAR = 0.9
-"""Share of the ideal, or of the ceiling, from which there is nothing to explain."""
 
-STEADY = 0.15
-"""Deviation of the ceiling, as a share of it, up to which it says something about the machine."""
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One run: a row of per_run.csv."""
+
+    kind: str
+    """`ranks`, `workers`, or `ceiling` for independent runs at the same time"""
+    count: int
+    repeat: int
+    seed: int
+    num_envs: int
+    """over all ranks, workers or copies"""
+    iters: int
+    steps: int
+    seconds: float
+    fps: float
+    t_iter: float | None = None
+    share_rollout: float | None = None
+    share_wait: float | None = None
+    share_learn: float | None = None
+    share_sync: float | None = None
+    share_other: float | None = None
+    memory_mb: float | None = None
+    time_to_score: float | None = None
+
+    def as_ceiling(self) -> Measurement:
+        """A run in one process, as the ceiling of one."""
+        kept = ("repeat", "seed", "num_envs", "iters", "steps", "seconds", "fps")
+        return Measurement(kind="ceiling", count=1, **{name: getattr(self, name) for name in kept})
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and deviation over repeats, and the mean's 95 % interval, of what can't be negative."""
+    """Mean and standard deviation over repeats, and the mean's 95 % interval, not below 0."""
 
     mean: float | None
     std: float | None = None
@@ -41,7 +66,7 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SummaryRow:
     """All repeats of one count."""
 
     count: int
@@ -50,7 +75,7 @@ class Row:
     fps: Spread
     t_iter: Spread
     ideal: float
-    """speed-up of a count that loses nothing"""
+    """speed-up that loses nothing"""
     speedup: Spread
     """over the smallest count, in steps per second"""
     efficiency: Spread
@@ -80,11 +105,11 @@ class Row:
 
 
 def processes(count: int) -> int:
-    """That sample or learn side by side; without workers there is the one."""
+    """Processes that sample or learn in parallel; without workers it is one."""
     return max(count, 1)
 
 
-def summarize(runs: list[Run]) -> list[Row]:
+def summarize(runs: list[Measurement]) -> list[SummaryRow]:
     """A row for each count, smallest first."""
     counted = [run for run in runs if run.kind != "ceiling"]
     counts = sorted({run.count for run in counted})
@@ -92,13 +117,9 @@ def summarize(runs: list[Run]) -> list[Row]:
     return [_row(count, counts[0], counted, ceilings) for count in counts]
 
 
-def _ceiling(repeat: int, count: int, ceilings: dict[tuple[int, int], float]) -> float:
-    """Steps/s of as many independent runs, or of the most that there were CPUs for."""
-    sizes = [size for number, size in ceilings if number == repeat and size <= processes(count)]
-    return ceilings[repeat, max(sizes)] if sizes else math.nan
-
-
-def _row(count: int, base: int, runs: list[Run], ceilings: dict[tuple[int, int], float]) -> Row:
+def _row(
+    count: int, base: int, runs: list[Measurement], ceilings: dict[tuple[int, int], float]
+) -> SummaryRow:
     own = [run for run in runs if run.count == count]
     first = {run.repeat: run for run in runs if run.count == base}
     pairs = [(run, first[run.repeat]) for run in own if run.repeat in first]
@@ -108,7 +129,7 @@ def _row(count: int, base: int, runs: list[Run], ceilings: dict[tuple[int, int],
     limits = {repeat: ratio for repeat, ratio in ratios.items() if math.isfinite(ratio)}
     speedup = Spread.of(list(speedups.values()))
     times = [run.time_to_score for run in own if run.time_to_score is not None]
-    return Row(
+    return SummaryRow(
         count=count,
         num_envs=own[0].num_envs,
         repeats=len(own),
@@ -136,85 +157,14 @@ def _row(count: int, base: int, runs: list[Run], ceilings: dict[tuple[int, int],
     )
 
 
+def _ceiling(repeat: int, count: int, ceilings: dict[tuple[int, int], float]) -> float:
+    """Steps/s of as many independent runs, or of the most that there were CPUs for."""
+    sizes = [size for number, size in ceilings if number == repeat and size <= processes(count)]
+    return ceilings[repeat, max(sizes)] if sizes else math.nan
+
+
 def named(count: int, kind: str) -> str:
     """2 workers, 1 rank, no workers."""
     if count == 0:
         return f"no {kind}"
     return f"{count} {kind if count > 1 else kind[:-1]}"
-
-
-def bottleneck(rows: list[Row], kind: str, cpus: int) -> str:
-    """What keeps the largest count from its ideal, in a sentence or two."""
-    base, last = rows[0], rows[-1]
-    if base is last or not last.speedup.mean:
-        return f"Only {named(base.count, kind)} was measured: there is nothing to compare."
-    said = (
-        f"{named(last.count, kind).capitalize()} made {last.speedup.mean:.2f} times the steps/s of "
-        f"{named(base.count, kind)}, where {last.ideal:g} would be ideal"
-    )
-    if last.ceiling.mean:
-        said += f" and {last.ceiling.mean:.2f} is what independent processes reach here"
-    said = f"{said}. {_reason(base, last, kind, cpus)}"
-    best = max(rows, key=lambda row: row.fps.mean or 0.0)
-    if best is not last:
-        said += f" The fastest is {named(best.count, kind)}."
-    low, high = last.speedup.ci_low, last.speedup.ci_high
-    if low is not None and high is not None and low < 1 < high:
-        said += " With this noise it could as well be no difference: the interval includes 1."
-    if not _steady(last.ceiling):
-        said += (
-            " The machine was not quiet: independent runs gained now much, now little. Measure "
-            "again while nothing else runs, or with more --repeats."
-        )
-    return said
-
-
-def _steady(spread: Spread) -> bool:
-    return (spread.std or 0.0) <= STEADY * (spread.mean or 0.0)
-
-
-def _reason(base: Row, last: Row, kind: str, cpus: int) -> str:
-    speedup = last.speedup.mean or 0.0
-    if speedup >= NEAR * last.ideal:
-        return "Nothing holds it back."
-    crowd = processes(last.count) > cpus
-    if _steady(last.ceiling) and speedup >= NEAR * (last.ceiling.mean or math.inf):
-        few = f", which has {cpus} CPUs" if crowd else ""
-        return f"The bottleneck is the machine itself{few}: as many independent runs gain no more."
-    lost = {phase: _cost(last, phase) - _cost(base, phase) / last.ideal for phase in WHY[kind]}
-    worst = max(lost, key=lambda phase: lost[phase])
-    share = lost[worst] / sum(loss for loss in lost.values() if loss > 0)
-    taken = sum(last.shares[phase] for phase in _parts(worst))
-    few = f" {named(last.count, kind).capitalize()} share {cpus} CPUs." if crowd else ""
-    return (
-        f"The bottleneck is {WHY[kind][worst]}: {taken:.0%} of the time, and {share:.0%} of what "
-        f"is lost against the ideal.{few}"
-    )
-
-
-def _parts(phase: str) -> tuple[str, ...]:
-    """Sampling is the learner's own, or its waiting for workers."""
-    return ("rollout", "wait") if phase == "rollout" else (phase,)
-
-
-def _cost(row: Row, phase: str) -> float:
-    """Seconds of a phase for each step."""
-    return sum(row.shares[part] for part in _parts(phase)) / (row.fps.mean or math.inf)
-
-
-WHY = {
-    "workers": {
-        "rollout": "sampling (waking workers, waiting for the slowest, environments too cheap to "
-        "be worth a process)",
-        "learn": "learning, which only ranks and a3c's workers share",
-        "sync": "the exchange of gradients",
-        "other": "what surrounds the training: logs, checkpoints, evaluation",
-    },
-    "ranks": {
-        "rollout": "sampling (fewer environments for each rank to act on at once)",
-        "learn": "learning (smaller minibatches cost more for each row)",
-        "sync": "the exchange of gradients (fewer, larger minibatches need fewer)",
-        "other": "what surrounds the training: logs, checkpoints, evaluation",
-    },
-}
-"""By what is counted and by phase: what takes the time."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BadInput
 from ...processes.hardware import available_cpus, cpu_name
 from ...storage.files import replace_file
-from .runs import ended_by_signals
+from .runs import interrupt_on_signals
 from .tune_constants import constants_text, read_constants
 from .tune_model import Constants, Shape, fps, predicted
 from .tune_plan import Plan, plan_of
@@ -57,7 +57,7 @@ def work(plan: Plan, arguments: list[str]) -> int:
     from .tune_search import Search  # which imports torch
 
     with (
-        ended_by_signals(),
+        interrupt_on_signals(),
         tempfile.TemporaryDirectory(prefix="paceline-tune-") as scratch,
     ):
         search = Search(plan, Path(scratch))

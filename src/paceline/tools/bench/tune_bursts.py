@@ -16,8 +16,8 @@ import numpy as np
 from ...config.schema import Config
 from ...envs.source import EnvInfo
 from ...rollout import Array, Rollout
-from .metrics import Lines, measured, read_lines
-from .runs import RunFailed, gist, train
+from .metrics import Lines, measure, read_metrics
+from .runs import Cell, RunFailed, run_cell
 from .tune_model import Shape
 
 WARMUP = 0.15
@@ -75,16 +75,17 @@ class Burst:
 def burst(options: Mapping[str, str], shape: Shape, scratch: Path) -> Burst:
     """Train with these options, to the end of their budget."""
     began = time.monotonic()
-    (folder,) = train(options, 1, scratch)
+    folder = scratch / "run"
+    run_cell(Cell(name=str(shape), options=options, folder=folder))
     took, compiled = time.monotonic() - began, options["compile"] == "on"
-    return replace(found_in(read_lines(folder), shape), around=took, compiled=compiled)
+    return replace(found_in(read_metrics(folder), shape), around=took, compiled=compiled)
 
 
 def found_in(lines: Lines, shape: Shape) -> Burst:
     """What the metrics of a training say, its first moments left out."""
     early = [line for line in lines[:-1] if line["time"] <= WARMUP * lines[-1]["time"]]
     begin = early[-1] if early else lines[0] if len(lines) > 1 else {"iter": 0}
-    found = measured(lines, begin["iter"])
+    found = measure(lines, begin["iter"])
     # Learners that wait for nobody make several iterations at a time.
     each = found["t_iter"] * (shape.learners if shape.way == "apart" else 1)
     times = {name: found[f"share_{name}"] * each for name in ("rollout", "wait", "learn", "sync")}
@@ -194,7 +195,7 @@ class Runs:
             try:
                 found = burst(options, shape, Path(folder))
             except RunFailed as error:
-                self.failed[shape] = gist(str(error))
+                self.failed[shape] = error.reason
                 if not self.bursts:
                     raise  # the simplest of all fails: there is nothing to search
                 print(f"{shape!s:<44} failed: {self.failed[shape]}", flush=True)

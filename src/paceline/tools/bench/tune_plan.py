@@ -16,8 +16,9 @@ from ...config.values import parse_duration, parse_steps, seconds
 from ...envs.source import EnvInfo
 from ...errors import BadInput
 from ...processes.hardware import available_cpus
-from .arguments import looked_at
-from .runs import ENDLESS, SETTINGS
+from .arguments import UNLIMITED as ENDLESS
+from .arguments import Training
+from .runs import SPEED_ONLY as SETTINGS
 from .tune_constants import read_constants
 from .tune_model import Shape
 from .tune_space import Allowance, candidates, shortest
@@ -111,8 +112,7 @@ def plan_of(arguments: list[str]) -> Plan:
         if name in given:
             raise BadInput(f"--{name.replace('_', '-')} is {given[name]!r}, and {hint}")
     file = parser.file
-    flags = {name: value for name, value in given.items() if name != "config"}
-    base, env_info = looked_at(resolve(file, nested(flags)))
+    base, env_info = Training(given, file).inspect()
     large = bool(env_info.obs_spec.images) or base.own_encoder is not None
     plan = Plan(
         base=base,

@@ -7,11 +7,11 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
+from ...errors import PacelineError
 from ...processes.hardware import available_cpus
 from ...run.build import network_for
 from ...run.choices import choose
 from ...run.topology import topology_of
-from .runs import RunFailed
 from .tune_bursts import Burst, Runs, stepped_alone
 from .tune_constants import fitted, phases_of
 from .tune_model import Constants, Shape, fps, predicted
@@ -30,6 +30,12 @@ BEHIND = 0.85
 CAN_PIN = hasattr(os, "sched_setaffinity")
 GROWN = 4
 """Times as many environments, or as few: tells the cost of a call from that of its rows."""
+
+
+class NothingMeasured(PacelineError):
+    """Every shape failed."""
+
+    exit_code = 3
 
 
 class Search:
@@ -199,7 +205,7 @@ class Search:
         found = {s: v for s, v in self._relative().items() if self._plan.allowed.permits(s)}
         if not found:
             causes = [f"{shape}: {cause}" for shape, cause in self.runs.failed.items()]
-            raise RunFailed("\n".join(["no shape could be measured to the end", *causes]), 3)
+            raise NothingMeasured("\n".join(["no shape could be measured to the end", *causes]))
         rates = {shape: statistics.median(values) for shape, values in found.items()}
         best = max(rates, key=lambda shape: rates[shape])
         same = {s for s in rates if max(found[s]) >= min(found[best]) or self.rounds < 2}

@@ -38,12 +38,12 @@ def command(arguments: list[str]) -> int:
     from .request import parsed
 
     request, json = parsed(arguments)
-    from ..bench.runs import ended_by_signals
+    from ..bench.runs import interrupt_on_signals
     from ..findings import is_terminal
     from . import layout
     from .report import verdict_on
 
-    with ended_by_signals(), _progress(not json and is_terminal(sys.stderr)) as doing:
+    with interrupt_on_signals(), _progress(not json and is_terminal(sys.stderr)) as doing:
         verdict = verdict_on(request, doing)
     if json:
         print(layout.as_json(verdict))

@@ -15,7 +15,7 @@ from ....config.flags import Parser
 from ....config.text import printable, several
 from ....config.values import parse_duration, parse_steps, seconds
 from ....errors import BadInput
-from ..arguments import number_from, refuse_to_lose
+from ..arguments import check_output_dir, number_from
 from .comparison import Point, pairs_of, rows_of
 from .groups import Group, comparable, grouped, varied
 from .history import History, find_runs, read_run
@@ -56,7 +56,7 @@ def command(arguments: list[str]) -> int:
         raise BadInput("name the runs to compare: paceline compare runs/one runs/other")
     paths = [(Path(path), run) for path in given["runs"] for run in find_runs(Path(path))]
     folder = Path(given["output_dir"] or f"runs/compared-{datetime.now():%Y%m%d-%H%M%S}")
-    refuse_to_lose(folder, given["overwrite"], OURS)
+    check_output_dir(folder, given["overwrite"], OURS)
     by = [name for name in given["by"].split(",") if name] if given["by"] else None
     made = compare(_read(paths), by, given["at"], given["target_return"])
     write(made, folder)
