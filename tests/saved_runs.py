@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+
 PLAIN = {"preset": "none", "track": "none", "device": "cpu", "threads": 1, "compile": "off"}
 """Options of a run that is the same wherever it is made."""
 
 
 def metrics_of(run):
     return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same(one, other):
+    """Two states, as mappings of arrays, to the bit."""
+    assert one.keys() == other.keys()
+    for name in one:
+        assert np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes(), name
 
 
 def last_state(run):

@@ -1,4 +1,4 @@
-"""What ranks may rely on: the same sums for all, everything in order of rank, nobody held up."""
+"""Sync: the same sums for all ranks, everything in order of rank, no wait without an end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = [2, 3, 4]
 NAMES = {"shm": "shared memory", "gloo": "gloo"}
 
 
-def met(place, rank, size, backend="auto", timeout=20.0, hosts=None):
+def joined(place, rank, size, backend="auto", timeout=20.0, hosts=None):
     """`hosts` says which host each rank claims to be on."""
     found = join_group(place, rank, size, timeout, hosts[rank] if hosts else "")
     return closing(Allreduce(found, backend, timeout=timeout))
@@ -52,7 +52,7 @@ def sums_of(place, rank, size, backend, kind, count):
     expected = part_of(0, kind, count)
     for other in range(1, size):
         expected = expected + part_of(other, kind, count)
-    with met(place, rank, size, backend) as sync:
+    with joined(place, rank, size, backend) as sync:
         found = part_of(rank, kind, count)
         address = found.data_ptr()
         sync.sum(found)
@@ -88,7 +88,7 @@ def test_a_sum_may_be_larger_than_a_slot(together, backend, size):
 
 
 def shapes_of(place, rank, size, backend):
-    with met(place, rank, size, backend) as sync:
+    with joined(place, rank, size, backend) as sync:
         table = torch.full((3, 5), float(rank + 1))
         sync.sum(table)
         nothing = torch.zeros(0)
@@ -105,7 +105,7 @@ def test_a_sum_takes_any_shape_and_touches_nothing_beside_it(together, backend):
 
 
 def crosswise_of(place, rank, size, backend):
-    with met(place, rank, size, backend) as sync:
+    with joined(place, rank, size, backend) as sync:
         table = torch.arange(6.0).reshape(2, 3)
         try:
             sync.sum(table.T)
@@ -123,7 +123,7 @@ def test_a_tensor_that_is_not_contiguous_is_summed_or_refused(together, backend)
 def many_of(place, rank, size, backend, turns):
     """Sums of ever changing sizes and kinds; how often one was wrong, and how long they took."""
     rng, wrong = np.random.default_rng(0), 0
-    with met(place, rank, size, backend) as sync:
+    with joined(place, rank, size, backend) as sync:
         began = time.monotonic()
         for turn in range(turns):
             kind = (torch.float32, torch.float64, torch.int64)[turn % 3]
@@ -136,7 +136,7 @@ def many_of(place, rank, size, backend, turns):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_hundreds_of_sums_are_all_right_and_prompt(together, backend, size):
-    """Also where there are more ranks than CPUs: nobody waits in the way of who is waited for."""
+    """Also with more ranks than CPUs: a rank that waits leaves the CPU to the others."""
     for wrong, seconds in together(many_of, size, backend, 300):
         assert wrong == 0
         assert seconds < 10
@@ -144,7 +144,7 @@ def test_hundreds_of_sums_are_all_right_and_prompt(together, backend, size):
 
 def waiting_of(place, rank, size, backend):
     """CPU seconds that a rank needs to wait for one that takes its time."""
-    with met(place, rank, size, backend) as sync:
+    with joined(place, rank, size, backend) as sync:
         one = torch.ones(1)
         sync.sum(one)
         began = time.process_time()
@@ -164,7 +164,7 @@ def test_a_wait_leaves_the_cpu_to_others(together, backend):
 
 def gathered_of(place, rank, size, backend, hosts=None):
     """Objects of very different sizes; those of a whole checkpoint are larger than a slot."""
-    with met(place, rank, size, backend, hosts=hosts) as sync:
+    with joined(place, rank, size, backend, hosts=hosts) as sync:
         small = sync.gather(["rank", rank])
         uneven = sync.gather(str(rank) * (rank * (SLOT // 2) + rank))
         none = sync.gather(None)
@@ -193,13 +193,13 @@ def test_objects_of_any_size_are_gathered_in_order_of_rank(together, backend, si
 
 
 def agreed_of(place, rank, size, backend):
-    with met(place, rank, size, backend) as sync:
+    with joined(place, rank, size, backend) as sync:
         flags = [sync.all(True), sync.all(rank != 1), sync.all(False), sync.all(rank == 0)]
         content = torch.full((1000,), float(rank + 1)) if rank else torch.arange(1000.0)
         given = sync.share(content)
         tables = sync.share(torch.full((2, 3), rank + 5, dtype=torch.int64))
-        peaks = [sync.max(rank), sync.max(-rank), sync.max(7.5)]
-        return flags, given.tolist() == list(range(1000)), tables.tolist(), peaks
+        largest = [sync.max(rank), sync.max(-rank), sync.max(7.5)]
+        return flags, given.tolist() == list(range(1000)), tables.tolist(), largest
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -211,7 +211,7 @@ def test_ranks_agree_and_start_with_what_rank_0_has(together, backend, size):
 
 def unshareable_of(place, rank, size, backend):
     """What other ranks hold before they are given rank 0's content must not matter."""
-    with met(place, rank, size, backend) as sync:
+    with joined(place, rank, size, backend) as sync:
         return sync.share(torch.full((3,), float("nan") if rank else 2.0)).tolist()
 
 
@@ -220,9 +220,9 @@ def test_sharing_overwrites_even_what_is_not_a_number(together, backend):
     assert together(unshareable_of, 2, backend) == [[2.0] * 3] * 2
 
 
-def news_of(place, rank, size, backend):
+def reduced_of(place, rank, size, backend):
     episodes = [Episode(10 * rank + n, n / 2, n) for n in range(rank)]  # rank 0 has none
-    with met(place, rank, size, backend) as sync:
+    with joined(place, rank, size, backend) as sync:
         first = sync.reduce_metrics(np.array([1.0, rank, 0.5]), episodes)
         quiet = sync.reduce_metrics(np.array([0.25]), [])
         again = sync.reduce_metrics(np.array([2.0]), episodes[:1])
@@ -231,14 +231,14 @@ def news_of(place, rank, size, backend):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_news_are_added_up_and_every_episode_is_heard_once(together, backend, size):
+def test_metrics_are_added_up_and_every_episode_arrives_once(together, backend, size):
     all_episodes = [Episode(10 * r + n, n / 2, n) for r in range(size) for n in range(r)]
     expected = [
         ([size, size * (size - 1) / 2, size / 2], all_episodes),
         ([size / 4], []),
         ([2.0 * size], [Episode(10 * r, 0.0, 0) for r in range(1, size)]),
     ]
-    assert together(news_of, size, backend) == [expected] * size
+    assert together(reduced_of, size, backend) == [expected] * size
 
 
 def test_alone_everything_is_agreed_already():
@@ -251,7 +251,7 @@ def test_alone_everything_is_agreed_already():
     assert (sync.rank, sync.size, sync.world_size, sync.path) == (0, 1, 1, "")
 
 
-# Several hosts, as far as ranks know.
+# Several hosts, by the names that ranks give.
 
 
 SPREAD = {"one after the other": "aabb", "in turns": "abab", "uneven": "aabbb"}
@@ -259,14 +259,14 @@ SPREAD = {"one after the other": "aabb", "in turns": "abab", "uneven": "aabbb"}
 
 def hosts_of(place, rank, size, hosts):
     """A sum of whole numbers, which no order of adding changes; one of others; who was gathered."""
-    with met(place, rank, size, hosts=hosts) as sync:
+    with joined(place, rank, size, hosts=hosts) as sync:
         whole = torch.full((5000,), float(2**rank))
         sync.sum(whole)
         broken = part_of(rank, torch.float32, 3000)
         sync.sum(broken)
         shared = sync.share(torch.full((2,), rank + 3.0))
-        news, episodes = sync.reduce_metrics(np.array([1.0]), [Episode(rank, 0.0, 1)])
-        numbers = set(whole.tolist()), news.tolist(), shared.tolist()
+        sums, episodes = sync.reduce_metrics(np.array([1.0]), [Episode(rank, 0.0, 1)])
+        numbers = set(whole.tolist()), sums.tolist(), shared.tolist()
         columns = [episode.column for episode in episodes]
         return sync.path, numbers, broken.tolist(), sync.gather(rank), columns
 
@@ -301,7 +301,7 @@ def test_where_a_host_has_one_rank_all_goes_through_the_network(together):
 
 def refused_of(place, rank, size, hosts):
     with pytest.raises(BadInput) as error:
-        met(place, rank, size, "shm", hosts=hosts)
+        joined(place, rank, size, "shm", hosts=hosts)
     return str(error.value)
 
 
@@ -317,7 +317,7 @@ def test_memory_between_hosts_is_refused(together, hosts):
 def lost_of(place, rank, size, backend, timeout, how, hosts=None):
     """Of those that stay: whether they say which rank is lost, and when they have left."""
     one = torch.ones(1)
-    with met(place, rank, size, backend, timeout, hosts) as sync:
+    with joined(place, rank, size, backend, timeout, hosts) as sync:
         pids = sync.gather(os.getpid())
         if rank == 1:
             how()
@@ -399,7 +399,7 @@ def test_a_rank_that_is_lost_is_missed_by_all_hosts(together, how):
 def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
     """`slow` works on for longer than the timeout, and shows it; the sum in the end."""
     collectives.STORE_BEAT = 0.2
-    with met(place, rank, size, backend, timeout, hosts) as sync:
+    with joined(place, rank, size, backend, timeout, hosts) as sync:
         end = time.monotonic() + seconds
         while rank == slow and time.monotonic() < end:
             sync.heartbeat.row += 1
@@ -430,7 +430,7 @@ def test_a_slow_rank_of_another_host_is_waited_for(together, slow):
 def steady_of(place, rank, size, backend, slow, hosts=None):
     """`slow` has nothing to show but that it takes part, again and again."""
     collectives.STORE_BEAT = 0.2
-    with met(place, rank, size, backend, 3.0, hosts) as sync:
+    with joined(place, rank, size, backend, 3.0, hosts) as sync:
         for turn in range(4):
             if rank == slow:
                 time.sleep(0.9)  # four times, longer than the timeout
@@ -455,7 +455,7 @@ def test_a_rank_that_takes_part_is_alive_for_other_hosts_too(together):
 
 
 def apart_of(place, rank, size):
-    with met(place, rank, size, "shm") as sync:
+    with joined(place, rank, size, "shm") as sync:
         sync.sum(torch.ones(3))
         with pytest.raises(PacelineError) as error:
             sync.sum(torch.ones(10 + rank))

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 import gymnasium as gym
 import numpy as np
 import pytest
+from saved_runs import PLAIN, assert_same
 
 import paceline
 from paceline.errors import EnvironmentFailed
@@ -73,9 +74,9 @@ class ThreadPool:
         self._pending[worker].append(slot)
         self._inboxes[worker].put(slot)
 
-    def arrivals(self, patience):
+    def arrivals(self, timeout):
         try:
-            worker, (episodes, counters) = self._received(patience)
+            worker, (episodes, counters) = self._received(timeout)
         except queue.Empty:
             return []
         slot = self._pending[worker].popleft()
@@ -94,10 +95,10 @@ class ThreadPool:
         for thread in self._threads:
             thread.join()
 
-    def _received(self, patience):
+    def _received(self, timeout):
         began = time.perf_counter()
         try:
-            worker, message = self._outbox.get(timeout=patience)
+            worker, message = self._outbox.get(timeout=timeout)
         finally:
             self.t_wait += time.perf_counter() - began
         if isinstance(message, Exception):
@@ -134,10 +135,9 @@ def no_thread_is_left():
 @contextmanager
 def over(make_pool, env_id="CartPole-v1", **options):
     """The parts of a run, with a sampler over a pool of this kind."""
-    defaults = {"preset": "none", "num_envs": WORKERS * WIDTH, "rollout_steps": STEPS}
-    defaults |= {"hidden": (16,), "device": "cpu", "threads": 1, "compile": "off"}
-    defaults |= {"num_workers": WORKERS, "pool": make_pool}
-    with build(paceline.Config(env_id=env_id, total_iters=1000, **(defaults | options))) as parts:
+    sizes = {"num_envs": WORKERS * WIDTH, "rollout_steps": STEPS, "hidden": (16,)}
+    plain = PLAIN | sizes | {"num_workers": WORKERS, "pool": make_pool, "total_iters": 1000}
+    with build(paceline.Config(env_id=env_id, **(plain | options))) as parts:
         yield parts
 
 
@@ -157,12 +157,6 @@ def turns(parts, number):
 
 def sampled(parts, number):
     return [copied(rollout) for rollout, _ in turns(parts, number)]
-
-
-def assert_same(one, other):
-    assert one.keys() == other.keys()
-    for name in one:
-        assert np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes(), name
 
 
 def test_threads_sample_and_learn_what_processes_do():

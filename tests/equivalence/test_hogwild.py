@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from saved_runs import PLAIN, assert_same
 
 import paceline
 from paceline.distributed.hogwild import RING, Hogwild
@@ -32,44 +33,27 @@ COLUMNS = 4
 """Of one learner."""
 
 
-def met(place, rank, size):
+def joined(place, rank, size):
     return closing(Hogwild(join_group(place, rank, size, 20.0), 20.0))
 
 
 def config_of(learners, **options):
     """a3c with this many learners; plain a2c with none."""
-    defaults = {
-        "preset": "none",
-        "algo": "a3c" if learners else "a2c",
-        "env_id": "CartPole-v1",
-        "num_envs": COLUMNS * max(1, learners),
-        "num_workers": learners,
-        "hidden": (16,),
-        "lr": 5e-3,
-        "device": "cpu",
-        "threads": 1,
-        "compile": "off",
-        "total_iters": 1000,
-        "log_every": 1,
-    }
-    return paceline.Config(**(defaults | options))
+    sizes = {"num_envs": COLUMNS * max(1, learners), "num_workers": learners, "hidden": (16,)}
+    budget = {"lr": 5e-3, "total_iters": 1000, "log_every": 1}
+    algo = "a3c" if learners else "a2c"
+    return paceline.Config(**(PLAIN | {"algo": algo} | sizes | budget | options))
 
 
 @contextmanager
 def parts_of(place, rank, size, **options):
-    """A process of a3c, with all that belongs to it; rank 0 only watches."""
-    with met(place, rank, size) as sync:
+    """A process of a3c, with its parts; rank 0 is the monitor."""
+    with joined(place, rank, size) as sync:
         config = config_of(size - 1, **options)
         topology = replace(topology_of(config), rank=rank, started=True)
         with build(config, sync=sync, topology=topology) as parts:
             yield parts
-        sync.gather("done")  # nobody leaves while others still look
-
-
-def assert_same(one, other):
-    assert one.keys() == other.keys()
-    for name in one:
-        assert np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes(), name
+        sync.gather("done")  # nobody ends while others still read
 
 
 # One learner.
@@ -111,14 +95,14 @@ def alone(options):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_one_learner_learns_what_it_would_without_hogwild_to_the_bit(together, name):
-    """And who watches ends with the same weights, having heard of every step and episode."""
+    """And the monitor ends with the same weights, having counted every step."""
     state, iters, steps, scores = alone(RUNS[name])
-    watcher, learner = together(run_of, 2, RUNS[name])
+    monitor, learner = together(run_of, 2, RUNS[name])
     assert len(scores) > 5
     assert_same(learner[0], state)
     assert learner[1:] == (iters, steps, steps, scores)
-    assert_same({n: watcher[0][n] for n in state if n != "counts"}, without_counts(state))
-    assert watcher[1:4] == (iters, steps, steps)
+    assert_same({n: monitor[0][n] for n in state if n != "counts"}, without_counts(state))
+    assert monitor[1:4] == (iters, steps, steps)
 
 
 def without_counts(state):
@@ -179,57 +163,57 @@ def test_learners_build_on_what_the_others_have_made(together):
     assert (first != second).any() and (second != third).any()
 
 
-def news_of(place, rank, size):
-    """What each process hears when it asks."""
-    with met(place, rank, size) as sync:
-        heard = []
+def reduced_of(place, rank, size):
+    """What each process gets when it asks."""
+    with joined(place, rank, size) as sync:
+        reduced = []
 
         def ask(numbers, episodes):
             sums, found = sync.reduce_metrics(np.array(numbers, float), episodes)
-            heard.append((sums.tolist(), found))
+            reduced.append((sums.tolist(), found))
 
         sync.gather("begin")
         if rank:
             ask([1, 10 * rank], [Episode(rank, rank / 2, rank)])
-        sync.gather("told")
+        sync.gather("added")
         ask([0, 0], [])
         ask([0, 0], [])
         sync.gather("asked")
         if rank == 2:
             ask([1, 5], [Episode(7, 1.0, 3), Episode(8, 2.0, 4)])
-        sync.gather("told again")
+        sync.gather("added again")
         ask([0, 0], [])
-        peaks = [sync.max(rank)]
-        sync.gather("named")
-        peaks.append(sync.max(0))
+        sync.max(rank)
+        sync.gather("given")
+        largest = sync.max(0)
         sync.gather("done")
-        return heard, peaks
+        return reduced, largest
 
 
-def test_counters_add_up_and_every_process_hears_everything_once(together):
-    for rank, (heard, peaks) in enumerate(together(news_of, 3)):
-        sums = np.sum([sums for sums, _ in heard], axis=0)
+def test_counters_add_up_and_every_process_gets_everything_once(together):
+    for rank, (reduced, largest) in enumerate(together(reduced_of, 3)):
+        sums = np.sum([sums for sums, _ in reduced], axis=0)
         assert sums.tolist() == [3, 35]
-        found = sorted((e.column, e.total, e.length) for _, episodes in heard for e in episodes)
+        found = sorted((e.column, e.total, e.length) for _, episodes in reduced for e in episodes)
         assert found == [(1, 0.5, 1), (2, 1.0, 2), (7, 1.0, 3), (8, 2.0, 4)]
-        quiet = heard[1 + bool(rank)]
-        assert quiet == ([0, 0], [])  # asked twice, nothing has happened
-        assert peaks[1] == 2
+        unchanged = reduced[1 + bool(rank)]
+        assert unchanged == ([0, 0], [])  # asked twice, nothing has happened
+        assert largest == 2
 
 
 def flood_of(place, rank, size):
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         sync.gather("begin")
         if rank:
             episodes = [Episode(0, float(n), n) for n in range(3 * RING)]
             sync.reduce_metrics(np.zeros(1), episodes)
-        sync.gather("told")
+        sync.gather("added")
         _, found = sync.reduce_metrics(np.zeros(1), [])
         sync.gather("done")
         return [episode.length for episode in found]
 
 
-def test_of_more_episodes_than_are_remembered_the_latest_are_heard(together):
+def test_of_more_episodes_than_are_kept_the_latest_are_read(together):
     assert together(flood_of, 2)[0] == list(range(2 * RING, 3 * RING))
 
 
@@ -264,7 +248,7 @@ def test_the_learning_rate_falls_with_the_updates_of_all(together):
     _, (first, counts, ended), (second, counts_too, ended_too) = together(annealed_of, 3)
     assert first == [1.0, 0.9, 0.8, 0.7, 0.6, 0.3, 0.2]
     assert counts == [1, 2, 3, 4, 7, 8, 11]
-    # Its first update is made before it has heard of any; nine and ten after the others' eight.
+    # Its first update is made before it knows of any; nine and ten after the others' eight.
     assert second == [1.0, 0.5, 0.4, 0.1]
     assert counts_too == [5, 6, 9, 10]
     assert (ended, ended_too) == (11, 10)

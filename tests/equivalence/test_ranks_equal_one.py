@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from gymnasium import spaces
 from safetensors.numpy import load
+from saved_runs import PLAIN
 from torch import nn
 
 import paceline
@@ -41,7 +42,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 ITERS = 5
 
 
-def met(place, rank, size, backend="auto"):
+def joined(place, rank, size, backend="auto"):
     return closing(Allreduce(join_group(place, rank, size, 20.0), backend, timeout=20.0))
 
 
@@ -50,19 +51,8 @@ def met(place, rank, size, backend="auto"):
 
 def config_of(size=1, **options):
     """`size` ranks that have four columns each."""
-    defaults = {
-        "preset": "none",
-        "env_id": "CartPole-v1",
-        "num_envs": 4,
-        "ranks": size,
-        "rollout_steps": 24,
-        "hidden": (16,),
-        "device": "cpu",
-        "threads": 1,
-        "compile": "off",
-        "total_iters": 1000,
-    }
-    return paceline.Config(**(defaults | options))
+    sizes = {"num_envs": 4, "ranks": size, "rollout_steps": 24, "hidden": (16,)}
+    return paceline.Config(**(PLAIN | sizes | {"total_iters": 1000} | options))
 
 
 def turns_of(parts, iters):
@@ -85,7 +75,7 @@ def rank_of(place, rank, size, options, backend="auto"):
     config = config_of(size, **options)
     topology = replace(topology_of(config), rank=rank, started=True)
     with (
-        met(place, rank, size, backend) as sync,
+        joined(place, rank, size, backend) as sync,
         build(config, sync=sync, topology=topology) as parts,
     ):
         return turns_of(parts, ITERS)
@@ -291,7 +281,7 @@ def ddp_of(place, rank, size, updates):
     """Weights after each update, of our learner and of a module in DistributedDataParallel."""
     dist.init_process_group("gloo", f"{place}-ddp", rank=rank, world_size=size)
     ours, theirs, gradients = [], [], []
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         learner = learner_of(sync, ALGORITHM)
         plain = plain_of(learner)
         wrapped = nn.parallel.DistributedDataParallel(plain)
@@ -330,7 +320,7 @@ VALID = (100, 300)
 
 
 def uneven_of(place, rank, size):
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         learner = learner_of(sync, ALGORITHM)
         learner.update(rollout_of(learner, rank, VALID[rank]), 1.0)
         return gradient_of(learner), learner.flat.weights.numpy().copy()
@@ -357,7 +347,7 @@ def test_a_row_weighs_the_same_on_whatever_rank_it_is(together):
 
 
 def advantage_of(place, rank, size):
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         learner = learner_of(sync, PPO(normalize_advantage="rollout"))
         rows = learner.prepare_batch(rollout_of(learner, rank, VALID[rank])).rows
         return rows.advantage[rows.weight > 0].numpy().copy()
@@ -382,7 +372,7 @@ def test_advantages_are_normalised_over_the_rows_of_all_ranks(together):
 
 def empty_of(place, rank, size):
     """Rank 1 has not a single row that counts."""
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         learner = learner_of(sync, PPO(), epochs=2, minibatches=2)
         rollout = rollout_of(learner, rank)
         rollout.valid[:] = rank == 0
@@ -403,7 +393,7 @@ def test_a_rank_without_a_row_that_counts_learns_what_the_others_do(together):
 
 def kl_of(place, rank, size, shift):
     """Rank 1's rollout comes from another policy, rank 0's from this one."""
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         learner = learner_of(sync, PPO(target_kl=0.05), epochs=3, minibatches=2)
         rollout = rollout_of(learner, rank)
         rollout.logp[:] -= shift * rank
@@ -421,7 +411,7 @@ def test_one_rank_that_has_gone_too_far_stops_all(together, shift, made):
 
 
 def compared_of(place, rank, size, odd, by_update):
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         learner = learner_of(sync, ALGORITHM)
         learner.check_ranks_agree()
         if rank == odd:
@@ -444,7 +434,7 @@ def test_a_rank_with_other_weights_is_named(together, odd, by_update):
 
 def started_of(place, rank, size):
     """Each rank begins with weights of its own."""
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         learner = learner_of(sync, ALGORITHM, seed=rank)
         return zlib.crc32(learner.flat.storage.numpy().data)
 
@@ -456,7 +446,7 @@ def test_all_ranks_start_with_the_weights_of_rank_0(together):
 
 def broken_of(place, rank, size):
     """One rank's rewards are not a number: nobody learns from them, and all know."""
-    with met(place, rank, size) as sync:
+    with joined(place, rank, size) as sync:
         learner = learner_of(sync, ALGORITHM)
         before = learner.state()
         rollout = rollout_of(learner, rank)

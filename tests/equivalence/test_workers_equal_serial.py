@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from safetensors.numpy import load_file
+from saved_runs import PLAIN, assert_same
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
@@ -29,17 +30,8 @@ WORKERS = 2
 
 
 def config_of(env_id, **options):
-    defaults = {
-        "preset": "none",
-        "num_envs": 4,
-        "rollout_steps": 16,
-        "hidden": (16,),
-        "device": "cpu",
-        "threads": 1,
-        "compile": "off",
-        "total_iters": 1000,
-    }
-    return paceline.Config(env_id=env_id, **(defaults | options))
+    sizes = {"num_envs": 4, "rollout_steps": 16, "hidden": (16,), "total_iters": 1000}
+    return paceline.Config(env_id=env_id, **(PLAIN | sizes | options))
 
 
 @contextmanager
@@ -78,13 +70,6 @@ def turn(parts):
     parts.learner.update(rollout, 1.0)
     parts.sampler.publish(parts.learner.weights, parts.learner.version)
     return seen
-
-
-def assert_same(one, other):
-    """Two states, or two checkpoints, to the bit."""
-    assert one.keys() == other.keys()
-    for name in one:
-        assert np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes(), name
 
 
 WORLDS = {

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from saved_runs import PLAIN
 
 import paceline
 from paceline.errors import EnvironmentFailed
@@ -46,21 +47,10 @@ class Simulated(gym.Env):
 
 
 def config_of(env_id, folder, **options):
-    defaults = {
-        "preset": "none",
-        "num_envs": 4,
-        "num_workers": 2,
-        "rollout_steps": 8,
-        "minibatches": 1,
-        "epochs": 1,
-        "total_iters": 3,
-        "eval_episodes": 1,
-        "compile": "off",
-        "track": "none",
-        "output_dir": str(folder / "run"),
-        "env": {"time_limit": 20},
-    }
-    return paceline.Config(env_id=env_id, **(defaults | options))
+    sizes = {"num_envs": 4, "num_workers": 2, "rollout_steps": 8, "minibatches": 1, "epochs": 1}
+    short = {"total_iters": 3, "eval_episodes": 1, "env": {"time_limit": 20}}
+    where = {"env_id": env_id, "output_dir": str(folder / "run")}
+    return paceline.Config(**(PLAIN | sizes | short | where | options))
 
 
 @pytest.mark.parametrize("algo", ["ppo", "impala"])

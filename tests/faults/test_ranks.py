@@ -363,26 +363,14 @@ def test_processes_that_an_environment_leaves_behind_do_not_hold_up_the_run(star
 # From Python
 
 
-def config_of(folder, **options):
-    plain = {
-        "env_id": ranked.Ranked,
-        "env": {"kwargs": {"slow": SLOW}},
-        "preset": "none",
-        "ranks": 2,
-        "num_envs": 2,
-        "rollout_steps": 16,
-        "hidden": (16,),
-        "normalize_obs": True,
-        "epochs": 2,
-        "minibatches": 2,
-        "total_iters": 30,
-        "save_every": 200,
-        "compile": "off",
-        "track": "none",
-        "eval_episodes": 1,
-        "output_dir": str(folder / "run"),
-    }
-    return paceline.Config(**(plain | options))
+def config_of(folder):
+    """The case `ppo`."""
+    plain = {"preset": "none", "compile": "off", "track": "none", "eval_episodes": 1}
+    sizes = {"ranks": 2, "num_envs": 2, "rollout_steps": 16, "epochs": 2, "minibatches": 2}
+    budget = {"hidden": (16,), "normalize_obs": True, "total_iters": 30, "save_every": 200}
+    env = {"env_id": ranked.Ranked, "env": {"kwargs": {"slow": SLOW}}}
+    folder = {"output_dir": str(folder / "run")}
+    return paceline.Config(**plain, **sizes, **budget, **env, **folder)
 
 
 @pytest.mark.slow

@@ -149,22 +149,27 @@ class Halting:
         return self.values
 
 
-@both
-def test_a_reader_that_comes_in_the_middle_of_a_write_waits_for_its_end(checked):
-    weights, out, read = weights_of(checked=checked), full(-1), []
-    weights.write(full(1), 1)
-    slow = Halting(full(2))
-    writer = threading.Thread(target=weights.write, args=(slow, 2))
-    writer.start()
-    assert slow.begun.wait(20)
+def read_once(weights, release):
+    """Version and values that a reader gets, which has to wait until something is released."""
+    out, read = full(-1), []
     reader = threading.Thread(target=lambda: read.append(weights.read(out)))
     reader.start()
     time.sleep(0.1)
     assert reader.is_alive() and not read
-    slow.go_on.set()
-    for thread in (reader, writer):
-        thread.join(20)
-    assert read == [2] and out.tolist() == full(2).tolist()
+    release()
+    reader.join(20)
+    return read, out.tolist()
+
+
+@both
+def test_a_reader_that_comes_in_the_middle_of_a_write_waits_for_its_end(checked):
+    weights, slow = weights_of(checked=checked), Halting(full(2))
+    weights.write(full(1), 1)
+    writer = threading.Thread(target=weights.write, args=(slow, 2))
+    writer.start()
+    assert slow.begun.wait(20)
+    assert read_once(weights, slow.go_on.set) == ([2], full(2).tolist())
+    writer.join(20)
 
 
 class Meddled(np.ndarray):
@@ -199,32 +204,14 @@ def test_a_copy_during_which_there_was_a_write_is_thrown_away(checked, inside, n
     assert out.tolist() == full(1 + number).tolist()
 
 
-def test_a_checksum_tells_values_that_arrive_after_their_header():
+@pytest.mark.parametrize(("field", "place", "late"), [("_values", 3, 9), ("_header", 1, 1)])
+def test_a_checksum_detects_values_or_a_version_that_arrive_late(field, place, late):
     """As on machines where other cores may see writes in another order."""
-    weights, out, read = weights_of(checked=True), full(-1), []
-    weights.write(full(1), 1)
-    weights._values[3] = 9  # not there yet, for this core
-    reader = threading.Thread(target=lambda: read.append(weights.read(out)))
-    reader.start()
-    time.sleep(0.1)
-    assert reader.is_alive() and not read
-    weights._values[3] = 1
-    reader.join(20)
-    assert read == [1] and out.tolist() == full(1).tolist()
-
-
-def test_a_checksum_tells_a_version_that_arrives_late():
-    weights, out, read = weights_of(checked=True), full(-1), []
-    weights.write(full(1), 1)
-    weights.write(full(1), 2)
-    weights._header[1] = 1
-    reader = threading.Thread(target=lambda: read.append(weights.read(out)))
-    reader.start()
-    time.sleep(0.1)
-    assert reader.is_alive() and not read
-    weights._header[1] = 2
-    reader.join(20)
-    assert read == [2]
+    weights = weights_of(checked=True)
+    weights.write(full(2), 2)
+    array = getattr(weights, field)
+    array[place] = late
+    assert read_once(weights, lambda: array.__setitem__(place, 2)) == ([2], full(2).tolist())
 
 
 # With a process that writes all the time.
