@@ -149,6 +149,19 @@ class Shell:
             pytest.fail(f"{arguments} did not end within {timeout} s\n{out}\n{err}")
         return Ended(process.returncode, out or "", err or "", _cpu_of_children() - before)
 
+    def execute(self, *command, timeout=90):
+        """Run any command to its end, in the same directory and environment."""
+        ended = subprocess.run(
+            [*map(str, command)],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
     def train(self, name, *arguments, code=0, **options):
         """Train into the directory `name`, and return it; anything but `code` is an error."""
         ended = self("train", "--output-dir", name, "--track", "none", *arguments, **options)

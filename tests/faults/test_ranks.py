@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -46,10 +45,15 @@ def flags_of(case, *more, **kwargs):
     return [*shlex.split(COMMON + CASES[case]), "--env.kwargs", given, *map(str, more)]
 
 
+def copy_ranked(shell):
+    """The environment, where commands find it."""
+    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+
+
 @pytest.fixture
 def start(shell):
     """Start a training of a case in `run`; what is left of it when a test fails is ended."""
-    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+    copy_ranked(shell)
     started = []
 
     def begin(case, *more, name="run", variables=None, **kwargs):
@@ -70,7 +74,7 @@ def undisturbed(shell_in, tmp_path_factory):
     def result(case):
         if case not in made:
             shell = shell_in(tmp_path_factory.mktemp(case))
-            (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+            copy_ranked(shell)
             made[case] = same(shell.train("run", *flags_of(case)))
         return made[case]
 
@@ -279,20 +283,12 @@ print("left:", len(left), "signals:", *signals)
 @pytest.mark.parametrize("victim", ["command", pytest.param("agent", marks=pytest.mark.slow)])
 def test_ranks_that_lose_who_started_them_leave_at_once_and_signal_nobody_else(shell, victim):
     """Whoever adopts them, the first process of a container perhaps, is none of theirs."""
-    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
+    copy_ranked(shell)
     (shell.folder / "orphaned.py").write_text(ORPHANED)
     arguments = ("train", "--output-dir", "run", *flags_of("ppo"))
-    ended = subprocess.run(
-        [sys.executable, "orphaned.py", victim, *arguments],
-        cwd=shell.folder,
-        env=shell.environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "left: 0 signals:"
+    ended = shell.execute(sys.executable, "orphaned.py", victim, *arguments, timeout=100)
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-1] == "left: 0 signals:"
 
 
 # Failing for good
@@ -430,17 +426,9 @@ for report in paceline.train(config):
 def test_an_environment_of_the_users_own_script_is_known_to_ranks(shell, env_id):
     """The script has no guard against being imported: nobody imports it."""
     (shell.folder / "script.py").write_text(SCRIPT.format(env_id=env_id))
-    ended = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=shell.folder,
-        env=shell.environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == ["report 1 2", "report 2 2", "report 3 2"]
+    ended = shell.execute(sys.executable, "script.py", timeout=100)
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines() == ["report 1 2", "report 2 2", "report 3 2"]
     every_iteration_once(shell.run("run"), 3)
 
 

@@ -886,17 +886,9 @@ GUARDED = 'if __name__ == "__main__":\n    main()\n'
 def test_a_script_is_run_once_and_its_own_environment_reaches_the_workers(shell, kind, call):
     """With or without `if __name__ == "__main__"`: no worker imports `__main__`."""
     (shell.folder / "script.py").write_text(SCRIPT + call)
-    ended = subprocess.run(
-        [sys.executable, "script.py", kind],
-        cwd=shell.folder,
-        env=shell.environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == ["1", "0", "2", "0", "3", "0"]
+    ended = shell.execute(sys.executable, "script.py", kind, timeout=50)
+    assert ended.code == 0, ended.err
+    assert ended.out.split() == ["1", "0", "2", "0", "3", "0"]
     assert len((shell.folder / "imported").read_text().split()) == 1
 
 
