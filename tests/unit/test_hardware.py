@@ -7,13 +7,13 @@ import pwd
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from saved_runs import PLAIN
 
 import paceline
 from paceline.processes import hardware as machine
@@ -248,22 +248,9 @@ def counting_threads():
     return Counting
 
 
-@contextmanager
-def two_workers(env_id, **options):
-    config = paceline.Config(
-        env_id=env_id,
-        preset="none",
-        num_envs=2,
-        num_workers=2,
-        rollout_steps=4,
-        threads=1,
-        device="cpu",
-        compile="off",
-        total_iters=1,
-        **options,
-    )
-    with build(config) as parts:
-        yield parts
+def two_workers(env_id):
+    sizes = {"num_envs": 2, "num_workers": 2, "rollout_steps": 4, "total_iters": 1}
+    return build(paceline.Config(env_id=env_id, **PLAIN, **sizes))
 
 
 def test_a_worker_has_one_thread_whatever_the_users_environment_says(monkeypatch):

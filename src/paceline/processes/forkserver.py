@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+import traceback
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn, TypeAlias
@@ -171,6 +172,13 @@ class _Server:
         """A pidfd of a new process."""
         pid = os.fork()
         if pid == 0:
+            self._run_child(fds)
+        fd = os.pidfd_open(pid)
+        self._children[fd] = pid
+        return fd
+
+    def _run_child(self, fds: list[int]) -> NoReturn:
+        try:
             # By the kernel with the server; by a thread with the parent, since the server may hang.
             end_with(self._pid, by_kernel=True)
             end_with(self._parent_pid)
@@ -178,10 +186,10 @@ class _Server:
             for fd in (self._parent, *self._children):
                 os.close(fd)
             resolve(self._entry)(*fds)
-            os._exit(0)
-        fd = os.pidfd_open(pid)
-        self._children[fd] = pid
-        return fd
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)  # an entry point ends the process itself
 
     def _end(self, pid: int) -> int | None:
         for fd in [fd for fd, child in self._children.items() if child == pid]:
