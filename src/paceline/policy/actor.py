@@ -1,4 +1,4 @@
-"""The acting half of a policy, of published flat weights: numpy, never torch. R = rows."""
+"""Actors: the acting half of a policy as a function of flat weights. Numpy only. R = rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..rollout import Array
 from .distributions import Distribution, make_distribution
-from .network import FORBIDDEN, OBS_CLIP, NetworkSpec
+from .network import MASKED_LOGIT, OBS_CLIP, NetworkSpec
 
 
 class Actor(Protocol):
@@ -18,23 +18,23 @@ class Actor(Protocol):
 
     distribution: Distribution
     carry_size: int
-    """S, floats of memory that it carries from step to step for each row; 0 without memory"""
+    """S, floats of recurrent memory per row; 0 without memory"""
 
     def load(self, weights: Array) -> None:
-        """Act with these published weights from now on; they may be viewed, not changed."""
+        """Act with these published weights from now on; they are viewed, not copied."""
 
     def step(
         self, obs: Array, first: Array, carry: Array, out: Array, value: Array | None = None
     ) -> None:
-        """The distribution's parameters [R, size] for stored observations [R, ...].
+        """Write the distribution's parameters `out[R, size]` for stored observations [R, ...].
 
-        `carry[R, S]` is changed in place, after having been zeroed where `first[R]`. Values [R, H]
-        come too, where the network acts with value and they are asked for.
+        `carry[R, S]` is zeroed where `first[R]`, then updated in place. `value[R, H]` is written if
+        given, which only networks with `acts_with_value` can do.
         """
 
 
 class NumpyActor:
-    """Dense layers on preallocated buffers; weights lie as [in, out], and are used in place."""
+    """Dense layers on preallocated buffers; weights are [in, out], views of the flat weights."""
 
     carry_size = 0
 
@@ -43,7 +43,7 @@ class NumpyActor:
         sizes = [spec.obs.size, *spec.hidden, spec.outputs]
         self._shapes = list(pairwise(sizes))
         self._buffers = [np.empty((rows, size), np.float32) for size in spec.hidden]
-        self._squash = ACTIVATIONS[spec.activation]
+        self._activation = ACTIVATIONS[spec.activation]
         self._input = np.empty((rows, spec.obs.size), np.float32)
         self._layers: list[tuple[Array, Array, Array]] = []
         self._discrete, self._start = spec.obs.kind == "discrete", spec.obs.start
@@ -52,8 +52,8 @@ class NumpyActor:
     def load(self, weights: Array) -> None:
         at = self.spec.normalizer_size
         self._mean, self._scale = np.split(weights[:at], 2)
-        self.distribution.load(weights[at : at + self.distribution.extra])
-        at += self.distribution.extra
+        self.distribution.load(weights[at : at + self.distribution.num_weights])
+        at += self.distribution.num_weights
         layers = []
         for inputs, outputs in self._shapes:
             end = at + inputs * outputs
@@ -68,7 +68,7 @@ class NumpyActor:
         product: Callable[..., Any] = np.dot
         x = obs if self._part is None else obs[self._part]
         if self._discrete:
-            x, product = x - self._start, _rows_of
+            x, product = x - self._start, _one_hot_product
         else:
             x = x if x.ndim == 2 else x.reshape(len(x), -1)
             if self.spec.normalize_obs:
@@ -78,17 +78,17 @@ class NumpyActor:
         for weight, bias, y in self._layers:
             product(x, weight, y)
             np.add(y, bias, y)
-            self._squash(y)
+            self._activation(y)
             x, product = y, np.dot
         weight, bias = self._last
         product(x, weight, out)
         np.add(out, bias, out)
         if self.spec.obs.mask:
-            np.copyto(out, FORBIDDEN, where=~obs["mask"])
+            np.copyto(out, MASKED_LOGIT, where=~obs["mask"])
 
 
-def _rows_of(index: Array, weight: Array, out: Array) -> None:
-    """The product of a one-hot matrix and `weight`, without the matrix."""
+def _one_hot_product(index: Array, weight: Array, out: Array) -> None:
+    """one_hot(index) @ weight."""
     np.take(weight, index, axis=0, out=out, mode="clip")
 
 
@@ -101,10 +101,11 @@ ACTIVATIONS: dict[str, Callable[[Array], Any]] = {
     "relu": lambda x: np.maximum(x, 0, out=x),
     "elu": _elu,
 }
+"""In place."""
 
 
 def make_actor(spec: NetworkSpec, rows: int) -> Actor:
-    """The fastest actor for `rows` observations at a time; only some need torch."""
+    """The fastest actor for `rows` observations at a time; imports torch only if it has to."""
     if not spec.needs_torch:
         return NumpyActor(spec, rows)
     from .torch_actor import TorchActor

@@ -1,6 +1,6 @@
-"""The policy as a torch module: what the learner trains and `agent.module` hands out.
+"""The policy as a torch module: what the learner trains and `agent.module` returns.
 
-R = rows, H = value heads; of a policy with memory the rows are N segments of L steps, [L, N].
+R = rows, H = value heads, F = features; with a memory the R rows are N segments of L steps, [L, N].
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .distributions import spread
+from .distributions import padding_index
 from .encoders import OneHotLinear, Trunk, initialize, make_trunk
-from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE, OBS_CLIP, NetworkSpec
+from .network import LOG_SQRT_2PI, LOG_STD_RANGE, MASKED_LOGIT, OBS_CLIP, NetworkSpec
 from .prediction import Inputs, Prediction
-from .user_modules import initialize_own, make_memory
+from .user_modules import make_memory, reset_parameters
 
 
 class RecurrentInputs(NamedTuple):
-    """What a memory needs beside features: where episodes start, and what it held before."""
+    """What a memory needs besides features."""
 
     first: Tensor
-    """[L, N]"""
+    """[L, N] the observation starts an episode"""
     carry: Tensor
-    """[N, S] not yet reset where `first`"""
+    """[N, S] the memory before the segment, not yet zeroed where `first`"""
 
 
-def prepared(
+def preprocess(
     spec: NetworkSpec, parts: Mapping[str, Tensor], normalizer: Sequence[Tensor] | None
 ) -> Inputs:
-    """Observations as they are stored → what the trunks read."""
+    """Stored observations, by part → inputs of the trunks."""
     inputs = []
     for name, part in parts.items():
         if name == "index":
@@ -46,14 +46,14 @@ def prepared(
 
 
 def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Over the last axis."""
+    """Log-probability and entropy, over the last axis."""
     log_probs = logits.log_softmax(-1)
     logp = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
     return logp, -(log_probs.exp() * log_probs).sum(-1)
 
 
 def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """`log_std` is one for all rows, or one for each."""
+    """Log-probability and entropy; `log_std` is [actions] or [R, actions]."""
     z = (action - mean) * (-log_std).exp()
     logp = (-0.5 * z * z - log_std).sum(-1) - action.shape[-1] * LOG_SQRT_2PI
     entropy = (log_std + (0.5 + LOG_SQRT_2PI)).sum(-1)
@@ -61,7 +61,7 @@ def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Ten
 
 
 class Policy(nn.Module):
-    """The acting half. Its parameters, in order, are what an actor needs."""
+    """The acting half; its parameters, in order, are what an actor loads."""
 
     _index: Tensor | None
 
@@ -74,43 +74,44 @@ class Policy(nn.Module):
         self.memory = make_memory(spec, features)
         self.carry_size = 0 if self.memory is None else self.memory.carry_size
         features = features if self.memory is None else spec.memory_size
-        self.head = _last(spec)(features, spec.outputs)
+        self.head = _head_class(spec)(features, spec.outputs)
         self._masked, self._kind, sizes = bool(spec.obs.mask), spec.act.kind, spec.act.sizes
         self._shape = (len(sizes), max(sizes, default=0))
-        index = spread(sizes) if self._kind == "multi" else None
+        index = padding_index(sizes) if self._kind == "multi" else None
         table = None if index is None else torch.from_numpy(index)
         self.register_buffer("_index", table, persistent=False)
 
     def features(
         self, inputs: Inputs, memory: RecurrentInputs | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """What the heads read [R, F]; and with a memory what it holds afterwards [N, S]."""
-        found = self.trunk(_seen(inputs, self._masked))
+        """Features [R, F] for the heads; and the memory after the last step [N, S], if any."""
+        features = self.trunk(_without_mask(inputs, self._masked))
         if self.memory is None:
-            return found, None
-        if memory is None:  # rows that have nothing to do with each other
-            zero = found.new_zeros(len(found), self.carry_size)
-            memory = RecurrentInputs(zero.new_ones(1, len(found), dtype=torch.bool), zero)
-        sequence = found.reshape(*memory.first.shape, -1)
+            return features, None
+        if memory is None:  # unrelated rows, each the start of an episode
+            zero = features.new_zeros(len(features), self.carry_size)
+            memory = RecurrentInputs(zero.new_ones(1, len(features), dtype=torch.bool), zero)
+        sequence = features.reshape(*memory.first.shape, -1)
         out, carry = self.memory(sequence, memory.first, memory.carry)
         return out.flatten(0, 1), carry
 
-    def parameters_of(self, features: Tensor, inputs: Inputs) -> Tensor:
-        """Logits, of which those that a mask forbids are out of reach; or means of a Box."""
-        found = self.head(features)
-        return found.where(inputs[-1], FORBIDDEN) if self._masked else found
+    def action_params(self, features: Tensor, inputs: Inputs) -> Tensor:
+        """Distribution parameters [R, size]; logits of masked actions are `MASKED_LOGIT`."""
+        parameters = self.head(features)
+        return parameters.where(inputs[-1], MASKED_LOGIT) if self._masked else parameters
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Logits of a discrete action, or means of a Box."""
-        return self.parameters_of(self.features(inputs)[0], inputs)
+        """Logits of discrete actions, or means of a Box (with log deviations, if those depend on
+        the state)."""
+        return self.action_params(self.features(inputs)[0], inputs)
 
     def logp_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability [R] of each action, and the entropy [R] of its distribution."""
+        """Log-probability [R] of each action, and entropy [R] of its distribution."""
         if self._kind == "discrete":
             return categorical(parameters, action)
         if self._kind == "multi":
             if self._index is not None:
-                low = parameters.new_full((len(parameters), 1), FORBIDDEN)
+                low = parameters.new_full((len(parameters), 1), MASKED_LOGIT)
                 parameters = torch.cat([parameters, low], -1).index_select(-1, self._index)
             logp, entropy = categorical(parameters.reshape(-1, *self._shape), action)
             return logp.sum(-1), entropy.sum(-1)
@@ -122,7 +123,7 @@ class Policy(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """A policy and a value function, on trunks of their own or on a shared one."""
+    """A policy and a value function, on separate trunks or a shared one."""
 
     obs_mean: Tensor
     obs_scale: Tensor
@@ -136,18 +137,18 @@ class ActorCritic(nn.Module):
             self.value_trunk = Trunk([], bf16=False)
         else:
             self.value_trunk, features = make_trunk(spec)
-        self.value_head = _last(spec)(features, spec.value_heads)
+        self.value_head = _head_class(spec)(features, spec.value_heads)
         if spec.normalize_obs:
             self.register_buffer("obs_mean", torch.zeros(spec.obs.size))
             self.register_buffer("obs_scale", torch.ones(spec.obs.size))
 
     def initialize(self, seed: int) -> None:
-        """Weights that depend on the seed alone."""
+        """Draw all weights from a generator of this seed."""
         generator = torch.Generator().manual_seed(seed)
         for trunk in (self.policy.trunk, self.value_trunk):
             initialize(trunk, math.sqrt(2), generator)
         if self.policy.memory is not None:
-            initialize_own(self.policy.memory, generator)
+            reset_parameters(self.policy.memory, generator)
         initialize(self.policy.head, 0.01, generator)
         if self.spec.state_std:
             with torch.no_grad():
@@ -155,31 +156,30 @@ class ActorCritic(nn.Module):
         initialize(self.value_head, 1.0, generator)
 
     def named_weights(self) -> dict[str, Tensor]:
-        """All that is learnt, by name: the parameters, then the normaliser."""
+        """Everything that is learned, by name: the parameters, then the normalizer."""
         named: dict[str, Tensor] = dict(self.named_parameters())
         if self.spec.normalize_obs:
             named |= {"obs_mean": self.obs_mean, "obs_scale": self.obs_scale}
         return {name: weight.detach() for name, weight in named.items()}
 
     def inputs(self, parts: Mapping[str, Tensor]) -> Inputs:
-        """Observations as they are stored, by part → what the trunks read."""
+        """Stored observations, by part → inputs of the trunks."""
         normalizer = (self.obs_mean, self.obs_scale) if self.spec.normalize_obs else None
-        return prepared(self.spec, parts, normalizer)
+        return preprocess(self.spec, parts, normalizer)
 
     def value(self, inputs: Inputs, memory: RecurrentInputs | None = None) -> Tensor:
         """[R, H]"""
         if self.spec.shared_trunk:
             return self.value_head(self.policy.features(inputs, memory)[0])
-        return self.value_head(self.value_trunk(_seen(inputs, bool(self.spec.obs.mask))))
+        return self.value_head(self.value_trunk(_without_mask(inputs, bool(self.spec.obs.mask))))
 
     def predict(
         self, inputs: Inputs, action: Tensor, memory: RecurrentInputs | None = None
     ) -> Prediction:
-        """What a loss needs, in one pass."""
+        """Log-probability, entropy and value, in one forward pass."""
         features, _ = self.policy.features(inputs, memory)
-        logp, entropy = self.policy.logp_and_entropy(
-            self.policy.parameters_of(features, inputs), action
-        )
+        parameters = self.policy.action_params(features, inputs)
+        logp, entropy = self.policy.logp_and_entropy(parameters, action)
         if self.spec.shared_trunk:
             return Prediction(logp, entropy, self.value_head(features))
         return Prediction(logp, entropy, self.value(inputs))
@@ -191,13 +191,13 @@ class ActorCritic(nn.Module):
         return self.policy(inputs), self.value(inputs)
 
 
-def _last(spec: NetworkSpec) -> type[nn.Linear]:
-    """The kind of layer that a head is."""
-    look_up = spec.obs.kind == "discrete" and not spec.hidden and spec.encoder is None
-    return OneHotLinear if look_up else nn.Linear
+def _head_class(spec: NetworkSpec) -> type[nn.Linear]:
+    """A head that reads a discrete observation directly takes its index."""
+    reads_index = spec.obs.kind == "discrete" and not spec.hidden and spec.encoder is None
+    return OneHotLinear if reads_index else nn.Linear
 
 
-def _seen(inputs: Inputs, masked: bool) -> Any:
-    """What a trunk is given: one tensor, or a tuple of several; never the mask."""
+def _without_mask(inputs: Inputs, masked: bool) -> Any:
+    """Input of a trunk: one tensor, or a tuple of several; never the action mask."""
     parts = inputs[:-1] if masked else inputs
     return parts[0] if len(parts) == 1 else parts

@@ -1,4 +1,4 @@
-"""Agent: a saved policy that acts."""
+"""Agent: a trained policy to act with, and how it is loaded from a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..storage import checkpoint
 from ..storage.arrays import check_like
 from ..storage.files import shown
 from .actor import Actor, make_actor
-from .network import Encoder, NetworkSpec, stored_as
+from .network import Encoder, NetworkSpec, flat_axes
 
 if TYPE_CHECKING:
     from .actor_critic import ActorCritic
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("paceline")
 
 USER_MODULES = ("encoder", "memory")
-"""Parts of a network that may be a user's own class or object."""
+"""Parts of a network that may be a class or module of the user."""
 
 
 class Agent:
-    """A network and its weights, in the module's order. Greedy unless asked to sample."""
+    """A network and its weights by name, in the module's order. Greedy unless asked to sample."""
 
     def __init__(self, network: NetworkSpec, weights: dict[str, Array], seed: int = 0) -> None:
         self.network, self.weights, self._seed = network, weights, seed
@@ -42,17 +42,17 @@ class Agent:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was seen: the next observations that `act` is given start episodes."""
+        """Clear the memory: the next observations given to `act` start episodes."""
         self._carry: Array | None = None
 
     def actor(self, rows: int) -> Actor:
-        """An actor of its own for `rows` observations at a time."""
+        """A new actor for `rows` observations at a time."""
         actor, weights = make_actor(self.network, rows), self.weights
         parts = [weights[name] for name in ("obs_mean", "obs_scale") if name in weights]
         acting = ("policy.", "value_") if self.network.acts_with_value else ("policy.",)
         for name, weight in weights.items():
             if name.startswith(acting):
-                parts.append(weight.transpose(stored_as(weight.ndim)).ravel())
+                parts.append(weight.transpose(flat_axes(weight.ndim)).ravel())
         actor.load(np.concatenate(parts).astype(np.float32, copy=False))
         return actor
 
@@ -60,8 +60,8 @@ class Agent:
         """The action for one observation, or a list of actions for a batch of them.
 
         A batch of a Dict or Tuple space is a Dict or Tuple of batches. `action_mask` is for
-        environments that give theirs in `info`; without one, everything is allowed. A policy with
-        memory remembers, row by row, what it saw since `reset()` or a batch of another size.
+        environments that give theirs in `info`; without one, all actions are allowed. A policy with
+        memory keeps it for each row until `reset()` or a batch of another size.
         """
         if action_mask is not None and not self.network.obs.mask:
             raise BadInput("an action_mask for a policy that was trained without any")
@@ -109,14 +109,14 @@ class Agent:
 
         with standard_settings():
             module = ActorCritic(self.network)
-        # A user's encoder may hold constants, which are its own and not saved.
+        # Buffers of a user's encoder are not saved: they come from its constructor.
         named = {name: torch.from_numpy(weight) for name, weight in self.weights.items()}
         module.load_state_dict(module.state_dict() | named)
         return module
 
 
 def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
-    """The checkpoint that `source`, a run or a checkpoint itself, stands for."""
+    """Path and content of the checkpoint `source`, or of the newest one of the run `source`."""
     path = Path(source)
     if path.is_symlink() and path.name != "best":
         path = path.resolve()  # the user's own link
@@ -136,35 +136,35 @@ def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
 
 
 def from_checkpoint(
-    path: Path, found: checkpoint.Checkpoint, own: Mapping[str, Encoder | None]
+    path: Path, found: checkpoint.Checkpoint, user_modules: Mapping[str, Encoder | None]
 ) -> Agent:
-    """The policy in a checkpoint. What encoder or memory of its `own` it has is for the caller to
-    know: a checkpoint's word for it is never imported."""
+    """The policy in a checkpoint. Encoder and memory of the user come from the caller: what a
+    checkpoint names is never imported."""
     network = saved_network(path, found)
     parts: dict[str, Any] = {}
     for name in USER_MODULES:
-        said, given = getattr(network, name), own.get(name)
-        if said is not None and given is None:
+        saved, given = getattr(network, name), user_modules.get(name)
+        if saved is not None and given is None:
             raise BadInput(
                 f"this policy has {'an' if name == 'encoder' else 'a'} {name} of its own "
-                f"({str(said)[:80]}); say which, with paceline.load(path, {name}=...)"
+                f"({str(saved)[:80]}); say which, with paceline.load(path, {name}=...)"
             )
-        parts[name] = given if said is not None else None
+        parts[name] = given if saved is not None else None
     network = dataclasses.replace(network, **parts)
     try:
-        one = np.zeros((), np.float32)  # seen in any shape, it takes no memory
-        template = {n: np.broadcast_to(one, shape) for n, shape in _shapes(network).items()}
+        zero = np.zeros((), np.float32)  # broadcast, it takes no memory
+        template = {n: np.broadcast_to(zero, shape) for n, shape in _shapes(network).items()}
         check_like(found.weights, template)
     except (ValueError, MemoryError) as error:
         raise BadInput(
             f"{shown(path / 'weights.safetensors')} does not fit the policy in state.json: {error}"
         ) from None
-    # safetensors keeps an order of its own; actors need the module's.
+    # safetensors has its own order; actors need the module's.
     return Agent(network, {name: found.weights[name] for name in template})
 
 
 def saved_network(path: Path, found: checkpoint.Checkpoint) -> NetworkSpec:
-    """What a checkpoint says of its policy."""
+    """The network that a checkpoint describes."""
     try:
         return TypeAdapter(NetworkSpec).validate_python(found.facts["network"])
     except (KeyError, ValueError) as error:
@@ -174,14 +174,14 @@ def saved_network(path: Path, found: checkpoint.Checkpoint) -> NetworkSpec:
 
 
 def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
-    """Of everything learnt, by name, in the module's order."""
+    """Of all weights by name, in the module's order."""
     if not network.needs_torch:
         return network.dense_shapes()
     import torch
 
     from .actor_critic import ActorCritic
 
-    # A user's module must really be made; ours need not take any memory.
+    # A user's module has to be constructed for real; ours need not take any memory.
     with torch.device("cpu" if any(getattr(network, name) for name in USER_MODULES) else "meta"):
         try:
             named = ActorCritic(network).named_weights()
@@ -191,9 +191,9 @@ def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
 
 
 def network_facts(network: NetworkSpec) -> dict[str, Any]:
-    """A network's description as plain data; JSON has no infinity, so bounds become text."""
+    """A network as plain data for JSON, which has no infinity: bounds become text."""
     facts = dataclasses.asdict(dataclasses.replace(network, encoder=None, memory=None))
     for bound in ("low", "high"):
         facts["act"][bound] = [str(number) for number in facts["act"][bound]]
-    own = {name: getattr(network, name) for name in USER_MODULES}
-    return facts | {name: name_of(thing) for name, thing in own.items() if thing is not None}
+    modules = {name: getattr(network, name) for name in USER_MODULES}
+    return facts | {name: name_of(module) for name, module in modules.items() if module is not None}

@@ -1,26 +1,27 @@
-"""Distributions over actions in numpy, given a network's last outputs [R, size]. R = rows."""
+"""Action distributions in numpy, parametrized by a network's outputs [R, size]. R = rows."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..rollout import Array
-from .network import FORBIDDEN, LOG_SQRT_2PI, LOG_STD_RANGE, NetworkSpec
+from .network import LOG_SQRT_2PI, LOG_STD_RANGE, MASKED_LOGIT, NetworkSpec
 
-WORDS = 4
-"""Numbers that one tick of Philox' counter yields."""
+PHILOX_WORDS = 4
+"""Random numbers per increment of the Philox counter."""
 
 
 def uniforms(seed: int, rollout: int, first_column: int, columns: int, numbers: int) -> Array:
-    """[columns, numbers] in (0, 1): the same for a column, wherever it is in a block.
+    """[columns, numbers] in (0, 1): the same for a column, whichever block it is in.
 
     The generator is counter-based, and is advanced to the block's first column.
     """
-    ticks = -(-numbers // WORDS)
+    ticks = -(-numbers // PHILOX_WORDS)
     generator = np.random.Philox(key=np.array([seed, rollout], np.uint64))
     generator.advance(first_column * ticks)
-    words = generator.random_raw(columns * ticks * WORDS).reshape(columns, ticks * WORDS)
-    # 52 bits and a half: neither 0 nor 1 can come out.
+    words = generator.random_raw(columns * ticks * PHILOX_WORDS)
+    words = words.reshape(columns, ticks * PHILOX_WORDS)
+    # The upper 52 bits plus a half: never 0 or 1.
     return ((words[:, :numbers] >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
@@ -29,25 +30,25 @@ def gumbel(uniform: Array) -> Array:
 
 
 def normal(uniform: Array) -> Array:
-    """Box-Muller; the last axis holds pairs of uniforms and loses half its length."""
+    """Box-Muller: the last axis holds pairs of uniforms, and is halved."""
     radius = np.sqrt(-2.0 * np.log(uniform[..., 0::2]))
     return radius * np.cos(2.0 * np.pi * uniform[..., 1::2])
 
 
 class Categorical:
-    """Discrete actions: parameters are logits."""
+    """Discrete actions; the parameters are logits."""
 
-    extra = 0
-    """weights of its own, before those of the layers"""
+    num_weights = 0
+    """its own weights, in front of those of the layers"""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def load(self, extra: Array) -> None:
-        """Nothing to take."""
+    def load(self, weights: Array) -> None:
+        """There are none."""
 
     def noise(self, seed: int, rollout: int, first: int, columns: int, steps: int) -> Array:
-        """[steps, columns, size] Gumbel noise: the arg max of logits plus it is a sample."""
+        """[steps, columns, size] Gumbel noise: argmax(logits + noise) is a sample."""
         uniform = uniforms(seed, rollout, first, columns, steps * self.size)
         drawn = gumbel(uniform).reshape(columns, steps, self.size)
         return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
@@ -65,48 +66,47 @@ class Categorical:
 
 
 class MultiCategorical(Categorical):
-    """Several discrete actions at once, independent of each other: their logits side by side."""
+    """Several independent discrete actions; the parameters are their logits, concatenated."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         super().__init__(sum(sizes))
         self._shape = (len(sizes), max(sizes))
-        self._index = spread(sizes)
+        self._index = padding_index(sizes)
 
-    def _grouped(self, logits: Array) -> Array:
-        """[..., choices, widest]; what is not there is forbidden."""
+    def _padded(self, logits: Array) -> Array:
+        """[..., size] → [..., choices, widest], padded with masked logits."""
         if self._index is not None:
-            lead = logits.shape[:-1]
-            low = np.full((*lead, 1), FORBIDDEN, logits.dtype)
+            low = np.full((*logits.shape[:-1], 1), MASKED_LOGIT, logits.dtype)
             logits = np.concatenate([logits, low], -1).take(self._index, -1)
         return logits.reshape(*logits.shape[:-1], *self._shape)
 
     def sample(self, logits: Array, noise: Array, action: Array) -> None:
-        self._grouped(logits + noise).argmax(-1, out=action)
+        self._padded(logits + noise).argmax(-1, out=action)
 
     def greedy(self, logits: Array, action: Array) -> None:
-        self._grouped(logits).argmax(-1, out=action)
+        self._padded(logits).argmax(-1, out=action)
 
     def logp(self, logits: Array, action: Array) -> Array:
-        return super().logp(self._grouped(logits), action).sum(-1)
+        return super().logp(self._padded(logits), action).sum(-1)
 
 
 class Gaussian:
-    """Box actions: parameters are means; the deviation is the same in every state."""
+    """Box actions; the parameters are means, the standard deviation is a weight."""
 
     def __init__(self, size: int) -> None:
-        self.size = self.extra = self._numbers = size
+        self.size = self.num_weights = self._action_size = size
         self._log_std = np.zeros(size, np.float32)
         self._std = np.ones(size, np.float32)
 
-    def load(self, extra: Array) -> None:
-        """Take the log of the deviation."""
-        self._log_std = extra
-        self._std = np.exp(extra)
+    def load(self, weights: Array) -> None:
+        """Take the log of the standard deviation."""
+        self._log_std = weights
+        self._std = np.exp(weights)
 
     def noise(self, seed: int, rollout: int, first: int, columns: int, steps: int) -> Array:
-        """[steps, columns, numbers] standard normal noise."""
-        uniform = uniforms(seed, rollout, first, columns, 2 * steps * self._numbers)
-        drawn = normal(uniform).reshape(columns, steps, self._numbers)
+        """[steps, columns, action size] standard normal noise."""
+        uniform = uniforms(seed, rollout, first, columns, 2 * steps * self._action_size)
+        drawn = normal(uniform).reshape(columns, steps, self._action_size)
         return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
 
     def sample(self, mean: Array, noise: Array, action: Array) -> None:
@@ -121,12 +121,15 @@ class Gaussian:
         return (-0.5 * z * z - self._log_std - np.float32(LOG_SQRT_2PI)).sum(-1)
 
 
-class StateGaussian(Gaussian):
-    """Box actions whose deviation depends on the state: means, then logs of deviations."""
+class StateDependentGaussian(Gaussian):
+    """Box actions; the parameters are means, then logs of standard deviations."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.size, self.extra = 2 * size, 0
+        self.size, self.num_weights = 2 * size, 0
+
+    def load(self, weights: Array) -> None:
+        """There are none."""
 
     def _split(self, parameters: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(parameters, 2, -1)
@@ -154,12 +157,12 @@ def make_distribution(network: NetworkSpec) -> Distribution:
         return Categorical(act.size)
     if act.kind == "multi":
         return MultiCategorical(act.sizes)
-    return (StateGaussian if network.state_dependent_std else Gaussian)(act.size)
+    return (StateDependentGaussian if network.state_dependent_std else Gaussian)(act.size)
 
 
-def spread(sizes: tuple[int, ...]) -> Array | None:
-    """Where each entry of a [choices, widest] table lies among logits side by side; what is not
-    there, one behind them. None where a plain reshape does."""
+def padding_index(sizes: tuple[int, ...]) -> Array | None:
+    """[choices · widest] where each entry of the padded table lies among concatenated logits;
+    padding is one behind the last. None if all sizes are equal and a reshape does."""
     widest, total = max(sizes), sum(sizes)
     if all(size == widest for size in sizes):
         return None

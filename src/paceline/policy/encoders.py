@@ -1,4 +1,4 @@
-"""Trunks: from an observation to features. R = rows."""
+"""Trunks: from observations to features. R = rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.nn import functional
 from ..envs.spaces import Leaf, ObservationSpec
 from ..errors import BadInput
 from .network import ImageEncoder, NetworkSpec
-from .user_modules import OwnEncoder
+from .user_modules import UserEncoder
 
 
 class Tanh(nn.Module):
-    """tanh(x) = 2·σ(2x) − 1, which torch computes in half the time of its own tanh on a CPU.
+    """tanh(x) = 2·σ(2x) − 1, twice as fast as torch's own tanh on a CPU.
 
-    Written without Python numbers, each of which would cost a conversion per call.
+    Without Python numbers, each of which would be converted to a tensor at every call.
     """
 
     one: Tensor
@@ -36,10 +36,11 @@ class Tanh(nn.Module):
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": Tanh,
-    "relu": partial(nn.ReLU, inplace=True),  # the layer before has no use for what was there
+    "relu": partial(nn.ReLU, inplace=True),  # the layer before does not need its output
     "elu": nn.ELU,
 }
-SMALLEST_FOR_NATURE = 36
+NATURE_MIN_SIDE = 36
+"""Pixels; the strides of `nature` leave nothing of smaller images."""
 
 
 class Conv(NamedTuple):
@@ -49,19 +50,18 @@ class Conv(NamedTuple):
     padding: int
 
 
-PLAIN: dict[str, tuple[Conv, ...]] = {
+CONVOLUTIONS: dict[str, tuple[Conv, ...]] = {
     "nature": (Conv(32, 8, 4, 0), Conv(64, 4, 2, 0), Conv(64, 3, 1, 0)),
     "small": (Conv(16, 3, 1, 1), Conv(32, 3, 2, 1), Conv(32, 3, 2, 1)),
     "mlp": (),
 }
-"""Mnih et al. 2015, for frames of 36 pixels and more; for smaller ones, which its strides would use
-up; and none, for dense layers alone."""
-IMPALA = (16, 32, 32)
-"""Channels of the residual stages of Espeholt et al. 2018 (the larger of its networks)."""
+"""`nature` is Mnih et al. 2015; `small` is for smaller images; `mlp` has dense layers only."""
+IMPALA_CHANNELS = (16, 32, 32)
+"""Of the residual stages of the deep network of Espeholt et al. 2018."""
 
 
 class OneHotLinear(nn.Linear):
-    """A dense layer on a one-hot input that is given as its index."""
+    """A dense layer on a one-hot input, given as its index."""
 
     def forward(self, index: Tensor) -> Tensor:
         return functional.embedding(index, self.weight.t()) + self.bias
@@ -72,15 +72,15 @@ class Pixels(nn.Module):
 
     def __init__(self, spec: Leaf, scaled: bool = True) -> None:
         super().__init__()
-        self._grey = len(spec.shape) == 2
-        self._channels_first = spec.channels_first or self._grey
-        shape = (1, *spec.shape) if self._grey else spec.shape
+        self._grayscale = len(spec.shape) == 2
+        self._channels_first = spec.channels_first or self._grayscale
+        shape = (1, *spec.shape) if self._grayscale else spec.shape
         self.size = shape if self._channels_first else (shape[2], shape[0], shape[1])
         self.scale = 1 / 255 if spec.dtype == "uint8" else 1.0
         self._scaled = scaled and self.scale != 1.0
 
     def forward(self, image: Tensor) -> Tensor:
-        if self._grey:
+        if self._grayscale:
             image = image.unsqueeze(-3)
         if not self._channels_first:
             image = image.permute(0, 3, 1, 2)
@@ -89,7 +89,7 @@ class Pixels(nn.Module):
 
 
 class FirstConv(nn.Conv2d):
-    """Scales its few weights instead of all the pixels."""
+    """Scales its weights instead of the pixels, which are more."""
 
     def __init__(self, scale: float, *sizes: Any) -> None:
         super().__init__(*sizes)
@@ -108,17 +108,17 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = functional.relu_(self.first(functional.relu(x)))
-        return self.second(inner).add_(x)  # in place where no gradient needs what was there
+        return self.second(inner).add_(x)  # in place: no gradient needs the convolution's output
 
 
-def _stage(scale: float, before: int, channels: int) -> nn.Sequential:
-    """A convolution, half the resolution, two residual blocks."""
+def _residual_stage(scale: float, before: int, channels: int) -> nn.Sequential:
+    """Convolution, pooling to half the resolution, two residual blocks."""
     first = FirstConv(scale, before, channels, 3, 1, 1)
     return nn.Sequential(first, nn.MaxPool2d(3, 2, 1), Residual(channels), Residual(channels))
 
 
-class Mixed(nn.Module):
-    """Several images and a vector → their features side by side."""
+class MixedEncoder(nn.Module):
+    """Several images and a vector → their features, concatenated."""
 
     def __init__(
         self,
@@ -134,12 +134,12 @@ class Mixed(nn.Module):
 
     def forward(self, parts: tuple[Tensor, ...]) -> Tensor:
         images = parts[1:] if self._has_vector else parts
-        seen = [layers(image) for layers, image in zip(self.convolutions, images, strict=True)]
-        return torch.cat([parts[0], *seen] if self._has_vector else seen, -1)
+        features = [net(image) for net, image in zip(self.convolutions, images, strict=True)]
+        return torch.cat([parts[0], *features] if self._has_vector else features, -1)
 
 
 class Trunk(nn.Sequential):
-    """Layers that may compute in bfloat16; what comes out is float32."""
+    """Layers, computed in bfloat16 if asked; the output is float32."""
 
     def __init__(self, layers: list[nn.Module], bf16: bool) -> None:
         super().__init__(*layers)
@@ -154,45 +154,46 @@ class Trunk(nn.Sequential):
 
 
 def make_trunk(spec: NetworkSpec) -> tuple[Trunk, int]:
-    """The layers before a head, and the number of features they end in."""
+    """The layers before a head, and the number of their output features."""
     activation = ACTIVATIONS[spec.activation]
     layers: list[nn.Module] = []
     features = spec.obs.size
     if spec.encoder is not None:
-        own = OwnEncoder(spec.encoder, spec.obs)
-        layers, features = [own], own.features
+        encoder = UserEncoder(spec.encoder, spec.obs)
+        layers, features = [encoder], encoder.features
     elif spec.obs.kind == "image":
         layers, features = _convolutions(spec.obs.images[0], spec.pictures, activation)
     elif spec.obs.kind == "mixed":
-        mixed = Mixed(spec.obs, spec.pictures, activation)
+        mixed = MixedEncoder(spec.obs, spec.pictures, activation)
         layers, features = [mixed], mixed.features
     for size in spec.hidden:
-        look_up = not layers and spec.obs.kind == "discrete"
-        layers += [(OneHotLinear if look_up else nn.Linear)(features, size), activation()]
+        reads_index = not layers and spec.obs.kind == "discrete"
+        layers += [(OneHotLinear if reads_index else nn.Linear)(features, size), activation()]
         features = size
     return Trunk(layers, spec.precision == "bf16"), features
 
 
 def _convolutions(
-    image: Leaf, pictures: ImageEncoder | None, activation: Callable[[], nn.Module]
+    image: Leaf, kind: ImageEncoder | None, activation: Callable[[], nn.Module]
 ) -> tuple[list[nn.Module], int]:
-    pixels = Pixels(image, scaled=pictures == "mlp")
+    """The layers of an image encoder, and the number of their output features."""
+    pixels = Pixels(image, scaled=kind == "mlp")
     channels, *sides = pixels.size
     layers: list[nn.Module] = [pixels]
     scale = pixels.scale
-    if pictures is None:
-        pictures = "nature" if min(sides) >= SMALLEST_FOR_NATURE else "small"
-    if pictures == "impala":
-        for wider in IMPALA:
-            layers.append(_stage(scale, channels, wider))
-            scale, channels, sides = 1.0, wider, [(side + 1) // 2 for side in sides]
+    if kind is None:
+        kind = "nature" if min(sides) >= NATURE_MIN_SIDE else "small"
+    if kind == "impala":
+        for stage_channels in IMPALA_CHANNELS:
+            layers.append(_residual_stage(scale, channels, stage_channels))
+            scale, channels, sides = 1.0, stage_channels, [(side + 1) // 2 for side in sides]
         return [*layers, nn.ReLU(inplace=True), nn.Flatten()], channels * math.prod(sides)
-    if pictures == "nature" and min(sides) < SMALLEST_FOR_NATURE:
+    if kind == "nature" and min(sides) < NATURE_MIN_SIDE:
         raise BadInput(
-            f"encoder nature needs pictures of {SMALLEST_FOR_NATURE} × {SMALLEST_FOR_NATURE} or "
+            f"encoder nature needs images of {NATURE_MIN_SIDE} × {NATURE_MIN_SIDE} or "
             f"more, and these are {sides[0]} × {sides[1]}; write --encoder small, or impala"
         )
-    for conv in PLAIN[pictures]:
+    for conv in CONVOLUTIONS[kind]:
         layers += [FirstConv(scale, channels, *conv), activation()]
         scale, channels = 1.0, conv.channels
         sides = [(side + 2 * conv.padding - conv.kernel) // conv.stride + 1 for side in sides]
@@ -200,8 +201,8 @@ def _convolutions(
 
 
 def initialize(layers: nn.Module, gain: float, generator: torch.Generator) -> None:
-    """Orthogonal weights and zero biases (Andrychowicz 2021); a user's own encoder has its own."""
-    if isinstance(layers, OwnEncoder):
+    """Orthogonal weights and zero biases (Andrychowicz 2021); a user's encoder by its own rule."""
+    if isinstance(layers, UserEncoder):
         layers.initialize(generator)
         return
     if isinstance(layers, (nn.Linear, nn.Conv2d)):

@@ -1,7 +1,7 @@
-"""All that is learnt in one tensor: [normalizer | acting weights | value weights | other losses'].
+"""All weights in one tensor: [normalizer | policy | value | other loss terms].
 
-One buffer then serves clipping, the optimiser, publishing and the checkpoint. Dense weights lie as
-[in, out], which the numpy actor reads in place; convolutions lie channels-last.
+One buffer serves clipping, the optimizer, publishing and the checkpoint. Dense weights are stored
+as [in, out], which the numpy actor reads in place, convolutions channels-last.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .actor_critic import ActorCritic
-from .network import stored_as
+from .network import flat_axes
 
 
 class ParameterLayout:
@@ -21,26 +21,26 @@ class ParameterLayout:
         self.sizes = [p.numel() for p in module.parameters()]
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The named parameters as views of `flat`."""
+        """The parameters by name, as views of `flat`."""
         views = {}
         pieces = torch.split(flat, self.sizes)
         for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True):
-            order = stored_as(len(shape))
+            order = flat_axes(len(shape))
             back = [order.index(axis) for axis in range(len(order))]
             views[name] = piece.view([shape[axis] for axis in order]).permute(back)
         return views
 
     def bind(self, module: nn.Module, flat: Tensor) -> None:
-        """Make the module's parameters views of `flat`, whatever it holds."""
+        """Make the module's parameters views of `flat`; its content stays."""
         views = self.views(flat)
         for name, parameter in module.named_parameters():
             parameter.data = views[name]
 
 
 class FlatParameters:
-    """Moves an actor-critic's numbers into one tensor; the module's own become views of it.
+    """Moves the parameters of an actor-critic into one tensor, of which they become views.
 
-    `whole` holds the actor-critic in front of what other losses train.
+    `whole`, if given, is a module with the actor-critic first and other loss terms after it.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class FlatParameters:
         normalizer = module.spec.normalizer_size
         self.storage = torch.zeros(normalizer + sum(self.layout.sizes), device=device)
         self.published = self.storage[: normalizer + acting]
+        """what actors need"""
         self.weights = self.storage[normalizer:]
         """the trainable part"""
         for name, view in self.layout.views(self.weights).items():

@@ -1,4 +1,4 @@
-"""NetworkSpec: what a policy is made of, as plain data that actor and learner both read."""
+"""NetworkSpec: the architecture of a policy as plain data, for actor and learner."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from ..envs.spaces import STRICT, ActionSpec, ObservationSpec
 
 Activation = Literal["tanh", "relu", "elu"]
 Encoder = str | Callable[..., Any]
-"""`module:Class` of a user's own, or from Python the class or the torch module itself."""
-
+"""A user's encoder or memory: `module:Class`, or from Python the class or the torch module."""
 ImageEncoder = Literal["mlp", "small", "nature", "impala"]
-"""What reads an image: dense layers, or convolutions by name (see encoders.py)."""
+"""Built-in encoders of images: dense layers, or convolutions (see encoders.py)."""
 Precision = Literal["fp32", "bf16"]
 
 OBS_CLIP = 10.0
-"""Normalised observations are cut off at this many standard deviations."""
-FORBIDDEN = -1e8
-"""Logit of an action that a mask forbids: its probability is 0, its products with 0 are 0."""
+"""Normalized observations are clipped to this many standard deviations."""
+MASKED_LOGIT = -1e8
+"""Logit of a masked action: probability 0, and finite, so that 0 times it is 0."""
 LOG_STD_RANGE = (-20.0, 2.0)
-"""A deviation that depends on the state is kept within these logs."""
+"""Limits of a state-dependent log standard deviation."""
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-def stored_as(axes: int) -> tuple[int, ...]:
-    """Order of axes in the flat buffer: dense [in, out], convolutions channels last."""
+def flat_axes(axes: int) -> tuple[int, ...]:
+    """Order of a weight's axes in the flat buffer: dense [in, out], convolutions channels-last."""
     return {2: (1, 0), 4: (0, 2, 3, 1)}.get(axes, tuple(range(axes)))
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """An encoder, hidden layers and a head for the policy; the same for the value."""
+    """Encoder, hidden layers and head of the policy; the same for the value."""
 
     __pydantic_config__ = STRICT
 
@@ -49,25 +48,25 @@ class NetworkSpec:
     log_std_init: float = 0.0
     state_dependent_std: bool = False
     encoder: Encoder | None = None
-    """a user's own; it takes the place of `pictures`"""
+    """the user's; replaces `pictures`"""
     pictures: ImageEncoder | None = None
-    """None: what suits their size"""
+    """built-in encoder of images; None: by their size"""
     precision: Precision = "fp32"
-    """of what comes before the heads"""
+    """of everything before the heads"""
     memory: Encoder | None = None
-    """a recurrent cell between the layers and the heads, as encoders are given"""
+    """recurrent cell between the layers and the heads"""
     memory_size: Annotated[int, Ge(1)] = 64
-    """features that it gives"""
+    """output features of the memory"""
     value_heads: Annotated[int, Ge(1)] = 1
 
     @property
     def normalizer_size(self) -> int:
-        """Floats in front of the weights: the vector's mean, then its inverse deviation."""
+        """Floats in front of the weights: mean and inverse deviation of the vector part."""
         return 2 * self.obs.size if self.normalize_obs else 0
 
     @property
     def state_std(self) -> bool:
-        """Whether the deviation of a Box action is the network's to give; else it is a weight."""
+        """Whether the deviation of a Box action is an output of the network, not a weight."""
         return self.act.kind == "box" and self.state_dependent_std
 
     @property
@@ -76,7 +75,7 @@ class NetworkSpec:
 
     @property
     def outputs(self) -> int:
-        """Numbers that the policy's last layer gives."""
+        """Size of the policy's last layer."""
         return 2 * self.act.size if self.state_std else self.act.size
 
     @property
@@ -86,16 +85,16 @@ class NetworkSpec:
 
     @property
     def large(self) -> bool:
-        """Whether it computes enough for several threads: images, a user's own encoder."""
+        """Whether acting is worth several threads: images, or a user's encoder."""
         return self.encoder is not None or self.obs.kind in ("image", "mixed")
 
     @property
     def acts_with_value(self) -> bool:
-        """Whether the value comes nearly for free while acting: nobody computes it again."""
+        """Whether the actor computes values too, nearly for free, so that the learner need not."""
         return self.needs_torch and self.shared_trunk
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of all that is learnt, in the module's order, if it needs no torch."""
+        """Names and shapes of all weights in the module's order; for networks without torch."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.own_log_std:
             shapes["policy.log_std"] = (self.act.size,)

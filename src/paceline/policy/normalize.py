@@ -1,4 +1,4 @@
-"""Running statistics: of observations, and of discounted returns. Numpy, float64."""
+"""Running statistics of observations and of discounted returns. Numpy, float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPSILON = 1e-8
 
 
 class RunningMoments:
-    """Mean and variance of everything seen, merged batch by batch (Chan et al. 1979)."""
+    """Running mean and variance, merged batch by batch (Chan et al. 1979)."""
 
     def __init__(self, size: int) -> None:
         self.count = 1e-4
@@ -21,7 +21,7 @@ class RunningMoments:
         self.var = np.ones(size)
 
     def update(self, count: float, mean: Array, var: Array) -> None:
-        """Take in a batch of `count` rows with this mean and variance."""
+        """Merge a batch of `count` rows with this mean and variance."""
         if count == 0:
             return
         delta, total = mean - self.mean, self.count + count
@@ -31,7 +31,7 @@ class RunningMoments:
         self.count = total
 
     def scale(self) -> Array:
-        """What to multiply by for unit variance."""
+        """Factor to unit variance."""
         return 1.0 / np.sqrt(self.var + EPSILON)
 
     def state(self) -> dict[str, Array]:
@@ -43,8 +43,9 @@ class RunningMoments:
 
 
 class ReturnScaler:
-    """Divides rewards by the deviation of the running discounted return, which starts anew after
-    every end of an episode. A stream's rollout may hold a column several times."""
+    """Divides rewards by the standard deviation of the discounted return of each column, which
+    restarts with every episode. B = columns of a rollout, where a column may occur repeatedly
+    (streams)."""
 
     def __init__(self, columns: int, gamma: float) -> None:
         self._gamma = gamma
@@ -52,16 +53,16 @@ class ReturnScaler:
         self.moments = RunningMoments(1)
 
     def returns(self, rollout: Rollout) -> Array:
-        """The running discounted returns of the rollout's valid rows, in one list."""
+        """Running discounted returns of the rollout's valid rows, flat."""
         running, done = np.empty(rollout.reward.shape), rollout.done
-        for at in _each_once(rollout.column):
-            places = rollout.column[at] % len(self._running)
-            now = self._running[places]
+        for at in _groups_without_repeats(rollout.column):
+            index = rollout.column[at] % len(self._running)
+            now = self._running[index]
             for t in range(rollout.steps):
                 now = self._gamma * now + rollout.reward[t, at]
                 running[t, at] = now
                 now = np.where(done[t, at] | rollout.first[t + 1, at], 0.0, now)
-            self._running[places] = now
+            self._running[index] = now
         return running[rollout.valid]
 
     def __call__(self, reward: Array) -> Array:
@@ -76,14 +77,14 @@ class ReturnScaler:
         self.moments.restore(state)
 
 
-def _each_once(column: Array) -> Iterator[Array | slice]:
-    """Places of a rollout's columns, in parts in which no column comes twice, in order of time."""
+def _groups_without_repeats(column: Array) -> Iterator[Array | slice]:
+    """Positions [B] in groups that hold each column at most once, in order of time."""
     if len(np.unique(column)) == len(column):
         yield slice(None)
         return
-    seen: dict[int, int] = {}
-    turn = np.empty(len(column), np.int64)
+    repeats: dict[int, int] = {}
+    group = np.empty(len(column), np.int64)
     for i, number in enumerate(column.tolist()):
-        turn[i] = seen[number] = seen.get(number, -1) + 1
-    for k in range(turn.max() + 1):
-        yield np.flatnonzero(turn == k)
+        group[i] = repeats[number] = repeats.get(number, -1) + 1
+    for k in range(group.max() + 1):
+        yield np.flatnonzero(group == k)

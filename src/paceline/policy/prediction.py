@@ -1,4 +1,4 @@
-"""Prediction: what the policy module says of a batch of rows. R = rows, H = value heads."""
+"""Prediction: outputs of the actor-critic for a batch of rows. R = rows, H = value heads."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Inputs = tuple["Tensor", ...]
-"""The parts of observations, as the module reads them."""
+"""Parts of observations, preprocessed for the trunks."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the module says of a batch of rows."""
-
     logp: Tensor
-    """[R]"""
+    """[R] log-probability of the action taken"""
     entropy: Tensor
     """[R]"""
     value: Tensor

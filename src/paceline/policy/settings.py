@@ -1,4 +1,4 @@
-"""Settings of the process that decide how numbers come out, and that an environment may change."""
+"""Global numeric settings of numpy and torch, which an environment may have changed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 FILTERS, PRECISION = list(warnings.filters), torch.get_float32_matmul_precision()
-"""As the user has them: this is imported before any environment is made."""
+"""The user's own: this module is imported before any environment is made."""
 
 
 @contextmanager
 def standard_settings() -> Iterator[None]:
-    """Compute with the settings a learner relies on; afterwards they are what they were before.
+    """Settings that policy and learner rely on; those of the environment return afterwards.
 
-    An environment that works in float64, or without gradients, still finds what it has set.
+    For example an environment may have set float64 as default, or disabled gradients.
     """
     with ExitStack() as stack:
         stack.enter_context(np.errstate(all="ignore"))
@@ -36,6 +36,6 @@ def standard_settings() -> Iterator[None]:
             stack.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
-        if torch.empty(0).device.type != "cpu":  # which costs less than asking for the default
+        if torch.empty(0).device.type != "cpu":  # cheaper than torch.get_default_device()
             stack.enter_context(torch.device("cpu"))
         yield

@@ -1,4 +1,4 @@
-"""The actor for images and users' encoders: the module's acting half, on published weights."""
+"""Actor for images, memories and user modules: the acting half of the torch module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ..rollout import Array
-from .actor_critic import ActorCritic, Policy, RecurrentInputs, prepared
+from .actor_critic import ActorCritic, Policy, RecurrentInputs, preprocess
 from .distributions import make_distribution
 from .flat import ParameterLayout
 from .network import NetworkSpec
@@ -14,27 +14,25 @@ from .settings import standard_settings
 
 
 class TorchActor:
-    """Acts like `NumpyActor`, for observations that need more than dense layers."""
-
     @standard_settings()
     def __init__(self, spec: NetworkSpec) -> None:
         self.spec, self.distribution = spec, make_distribution(spec)
         self._value_head: nn.Linear | None = None
         if spec.acts_with_value:
             whole = ActorCritic(spec)
-            self._bound: nn.Module = whole
+            self._module: nn.Module = whole
             self._policy, self._value_head = whole.policy, whole.value_head
         else:
-            self._bound = self._policy = Policy(spec)
-        self._bound.requires_grad_(False)
-        self._layout = ParameterLayout(self._bound)
+            self._module = self._policy = Policy(spec)
+        self._module.requires_grad_(False)
+        self._layout = ParameterLayout(self._module)
         self.carry_size = self._policy.carry_size
 
     def load(self, weights: Array) -> None:
         at = self.spec.normalizer_size
         self._normalizer = torch.from_numpy(weights[:at]).chunk(2) if at else None
-        self.distribution.load(weights[at : at + self.distribution.extra])
-        self._layout.bind(self._bound, torch.from_numpy(weights[at:]))
+        self.distribution.load(weights[at : at + self.distribution.num_weights])
+        self._layout.bind(self._module, torch.from_numpy(weights[at:]))
 
     @standard_settings()
     @torch.inference_mode()
@@ -42,14 +40,14 @@ class TorchActor:
         self, obs: Array, first: Array, carry: Array, out: Array, value: Array | None = None
     ) -> None:
         parts = {name: torch.from_numpy(part) for name, part in self.spec.obs.split(obs).items()}
-        inputs = prepared(self.spec, parts, self._normalizer)
+        inputs = preprocess(self.spec, parts, self._normalizer)
         memory = None
         if self.carry_size:
             memory = RecurrentInputs(torch.from_numpy(first)[None], torch.from_numpy(carry))
         features, after = self._policy.features(inputs, memory)
         if after is not None:
             carry[...] = after.numpy()
-        out[...] = self._policy.parameters_of(features, inputs).numpy()
+        out[...] = self._policy.action_params(features, inputs).numpy()
         if value is not None:
             assert self._value_head is not None
             value[...] = self._value_head(features).numpy()

@@ -1,6 +1,6 @@
-"""Torch modules of the user's own: encoders, and recurrent cells between layers and heads.
+"""The user's torch modules: encoders of observations, and recurrent cells (memories).
 
-R = rows; L = steps of a segment, N = segments, F = features, S = floats that are carried.
+R = rows; L = steps of a segment, N = segments, F = features, S = floats of memory.
 """
 
 from __future__ import annotations
@@ -18,55 +18,63 @@ from ..envs.spaces import ObservationSpec
 from ..errors import BadInput
 from .network import Encoder, NetworkSpec
 
-SEED = 0
-"""Constructors draw from this, so that constants drawn in one are the same in every copy."""
+CONSTRUCTOR_SEED = 0
+"""For constants that constructors draw: every copy of a module gets the same ones."""
 
 
-class OwnEncoder(nn.Module):
-    """The user's module, given what the environment shows in the same structure: numbers as
-    float32, images as they are stored, choices one-hot."""
+class UserEncoder(nn.Module):
+    """The user's encoder. Its input has the structure of the environment's observation, with
+    numbers as float32, images as they are stored and choices one-hot."""
 
     def __init__(self, encoder: Encoder, obs: ObservationSpec) -> None:
         super().__init__()
         self._obs = obs
         self._fresh = not isinstance(encoder, nn.Module)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(SEED)
-            self.module = _made(encoder, obs).eval()
+            torch.manual_seed(CONSTRUCTOR_SEED)
+            self.module = _construct(encoder, obs).eval()
             check_weights(self.module)
-            trial = _trial(obs)
-            before = [part.clone() for part in trial]
             try:
-                found = self.forward(trial)
-                if found.dtype != torch.float32:
-                    raise TypeError(f"its features are {found.dtype}, not float32")
-                if len(found) != 2 or found.shape[1] == 0:
-                    raise ValueError(f"its features are {tuple(found.shape)}, for 2 observations")
-                if not all(map(torch.equal, before, trial)):
-                    raise ValueError("it changes its input in place, which others still need")
+                self.features = self._try_out()
             except Exception as error:
                 raise BadInput(
                     f"encoder {name_of(encoder)} can't read an observation of {space_of(obs)}: "
                     f"{type(error).__name__}: {error}"
                 ) from error
-        self.features = found.shape[1]
+
+    def _try_out(self) -> int:
+        """Read two observations; returns the number of features."""
+        trial = tuple(
+            torch.from_numpy(np.full((2, *shape), 0 if name == "index" else -1).astype(dtype))
+            for name, (shape, dtype) in self._obs.parts.items()
+            if name != "mask"
+        )
+        before = [part.clone() for part in trial]
+        features = self.forward(trial)
+        if features.dtype != torch.float32:
+            raise TypeError(f"its features are {features.dtype}, not float32")
+        if len(features) != 2 or features.shape[1] == 0:
+            raise ValueError(f"its features are {tuple(features.shape)}, for 2 observations")
+        if not all(map(torch.equal, before, trial)):
+            raise ValueError("it changes its input in place, which others still need")
+        return features.shape[1]
 
     def forward(self, parts: Any) -> Tensor:
-        """[R, features]"""
-        several = parts if isinstance(parts, tuple) else (parts,)
-        found = self.module(structured(self._obs, several))
-        if not isinstance(found, Tensor):
-            raise TypeError(f"it returned {type(found).__name__}, not a tensor")
-        return found.flatten(1)
+        """[R, F]"""
+        inputs = parts if isinstance(parts, tuple) else (parts,)
+        features = self.module(env_structure(self._obs, inputs))
+        if not isinstance(features, Tensor):
+            raise TypeError(f"it returned {type(features).__name__}, not a tensor")
+        return features.flatten(1)
 
     def initialize(self, generator: torch.Generator) -> None:
-        """Draw the weights anew, if the module came as a class."""
+        """Draw new weights, unless the user passed a module that has its own."""
         if self._fresh:
-            initialize_own(self.module, generator)
+            reset_parameters(self.module, generator)
 
 
-def initialize_own(module: nn.Module, generator: torch.Generator) -> None:
-    """Draw the weights of a user's module as it would by itself, from `generator`."""
+def reset_parameters(module: nn.Module, generator: torch.Generator) -> None:
+    """Call `reset_parameters` of all layers, seeded from `generator`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
         for layer in module.modules():
@@ -75,8 +83,8 @@ def initialize_own(module: nn.Module, generator: torch.Generator) -> None:
                 reset()
 
 
-def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
-    """Stored parts as the structure of tensors that the environment's observation has."""
+def env_structure(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
+    """Stored parts as tensors in the structure of the environment's observation."""
     named = dict(zip(obs.parts, parts, strict=False))
     if "index" in named:
         one_hot = nn.functional.one_hot(named["index"], obs.size).to(torch.float32)
@@ -91,21 +99,12 @@ def structured(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
     return unflatten(leaves)
 
 
-def _trial(obs: ObservationSpec) -> tuple[Tensor, ...]:
-    """Two observations to try an encoder on."""
-    return tuple(
-        torch.from_numpy(np.full((2, *shape), 0 if name == "index" else -1).astype(dtype))
-        for name, (shape, dtype) in obs.parts.items()
-        if name != "mask"
-    )
-
-
-def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
+def _construct(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
     if isinstance(encoder, nn.Module):
         return copy.deepcopy(encoder)
-    kind = imported_module(encoder) if isinstance(encoder, str) else encoder
+    cls = import_module_class(encoder) if isinstance(encoder, str) else encoder
     try:
-        module = kind(space_of(obs))
+        module = cls(space_of(obs))
     except BadInput:
         raise
     except Exception as error:
@@ -118,8 +117,8 @@ def _made(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
     return module
 
 
-def imported_module(path: str, option: str = "encoder") -> Any:
-    """The class that `module:Class` names; nothing else is ever called."""
+def import_module_class(path: str, option: str = "encoder") -> Any:
+    """The subclass of torch.nn.Module that `module:Class` names."""
     found = imported({}, path, option)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise BadInput(f"{option}: {path!r} is {found!r}, not a class of torch.nn.Module")
@@ -127,37 +126,39 @@ def imported_module(path: str, option: str = "encoder") -> Any:
 
 
 def check_weights(module: nn.Module, option: str = "encoder") -> None:
-    """Refuse what can't live in one flat tensor of weights that actors read."""
+    """Refuse what can't live in the one flat tensor of weights that actors read."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise BadInput(
                 f"{option}: {name or 'it'} is {type(layer).__name__}, whose running statistics "
                 "would differ between acting and learning; use LayerNorm or GroupNorm"
             )
-    seen: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if parameter.dtype != torch.float32:
             raise BadInput(f"{option}: {name} is {parameter.dtype}; weights have to be float32")
-        if id(parameter) in seen:
-            raise BadInput(f"{option}: {name} is tied to {seen[id(parameter)]}; untie them")
-        seen[id(parameter)] = name
+        if id(parameter) in names:
+            raise BadInput(f"{option}: {name} is tied to {names[id(parameter)]}; untie them")
+        names[id(parameter)] = name
 
 
 def make_memory(spec: NetworkSpec, features: int) -> Any:
-    """The recurrent cell that a network asks for, tried out; None if it has no memory.
+    """The recurrent cell of a network, tried out; None without memory.
 
-    A cell is made as `Cell(features, size)`, has a `carry_size` S, and is called with `x[L, N, F]`,
-    `first[L, N]` and `carry[N, S]`. It gives features [L, N, size] and the carry after the last
-    step; the carry counts as zero before every step whose `first` is true.
+    A cell is constructed as `Cell(features, size)`, has a `carry_size` S, and is called with
+    `x[L, N, F]`, `first[L, N]` and `carry[N, S]`. It returns features [L, N, size] and the carry
+    after the last step; it has to zero the carry before every step where `first`.
     """
     if spec.memory is None:
         return None
-    kind = imported_module(spec.memory, "memory") if isinstance(spec.memory, str) else spec.memory
+    cls = spec.memory
+    if isinstance(cls, str):
+        cls = import_module_class(cls, "memory")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(SEED)
+        torch.manual_seed(CONSTRUCTOR_SEED)
         try:
-            cell = kind(features, spec.memory_size)
-            _try_out(cell, features, spec.memory_size)
+            cell = cls(features, spec.memory_size)
+            _try_out_cell(cell, features, spec.memory_size)
         except BadInput:
             raise
         except Exception as error:
@@ -169,8 +170,8 @@ def make_memory(spec: NetworkSpec, features: int) -> Any:
     return cell
 
 
-def _try_out(cell: Any, features: int, size: int) -> None:
-    """Two segments of three steps."""
+def _try_out_cell(cell: Any, features: int, size: int) -> None:
+    """On two segments of three steps."""
     if not isinstance(cell, nn.Module):
         raise TypeError(f"it makes {cell!r}, which is no torch.nn.Module")
     carry = torch.zeros(2, int(getattr(cell, "carry_size", 0)))
@@ -178,6 +179,6 @@ def _try_out(cell: Any, features: int, size: int) -> None:
     out, after = cell(torch.zeros(3, 2, features), first, carry)
     if out.shape != (3, 2, size) or after.shape != carry.shape or not carry.shape[1]:
         raise ValueError(
-            f"it gives {tuple(out.shape)} and carries {tuple(after.shape)}, and should give "
-            f"{(3, 2, size)} and carry {tuple(carry.shape)}, S at least 1"
+            f"it returns features {tuple(out.shape)} and carry {tuple(after.shape)}, but should "
+            f"return {(3, 2, size)} and {tuple(carry.shape)}, with S at least 1"
         )
