@@ -1,7 +1,7 @@
-"""Rollout: the only thing that crosses from a sampler to a learner. Numpy; time-major.
+"""Rollout: what a sampler hands to a learner. Numpy; time-major.
 
-T = steps, B = columns (one column is one environment and, in teams, one agent of it), A = columns
-of one environment, H = value heads, K = segments, S = floats of a policy's memory.
+T = steps, B = columns (one column is one environment or, in teams, one agent of one), E =
+environments, H = value heads, K = segments, S = floats of a policy's memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FLOAT: ShapeDtype = ((), np.float32)
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: its (first) column, undiscounted return (of a team, the agents' mean)
-    and number of the environment's steps."""
+    """One finished episode: its first column, undiscounted return `total` (of a team the mean over
+    agents) and length in environment steps."""
 
     column: int
     total: float
@@ -39,13 +39,13 @@ class RolloutSpec:
     obs: ShapeDtype
     action: ShapeDtype
     history: tuple[int, ShapeDtype] = (0, FLAG)
-    """older observations that the first stacks need, and what each is stored as"""
+    """number of older frames that the first stacks need, and their shape and dtype"""
     values: int = 0
-    """value heads that the actor computes; 0: the learner does"""
+    """value heads that the actor computes; 0: the learner computes values"""
     carry: int = 0
     """floats of the policy's memory, per column"""
     segment: int = 1
-    """steps of one training segment, at whose start the memory is stored"""
+    """steps of a training segment, at whose start the memory is stored"""
     columns_per_env: int = 1
 
     @property
@@ -57,18 +57,19 @@ def _array(
     layout: Callable[[RolloutSpec], tuple[int | None, ShapeDtype]],
     kept: Literal["", "last", "episode"] = "",
 ) -> Any:
-    """A field of `layout(spec)` = (rows, shape and dtype of an entry): absent with 0 rows, without
-    an axis of time with None. `kept`: a sampler's state needs its last row, or open episodes'."""
+    """A field with `layout(spec)` = (rows, shape and dtype of an entry); 0 rows: empty, None: no
+    time axis. `kept`: a checkpoint of the sampler needs its last row, or those of open episodes."""
     return field(metadata={"layout": layout, "kept": kept})
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of B columns under next-step autoreset; its fields are the table that all code reads.
+    """T steps of B columns under next-step autoreset. Allocating, sharing, copying, slicing and
+    checkpoints all follow from the fields declared here.
 
-    `obs[t + 1]` is always the true successor of `obs[t]`. After an episode's end one row only
-    resets: it is `valid=False`, costs no environment step and enters no loss and no statistic. So
-    is a row of an agent that is dead or absent; its next valid row is always `first`.
+    `obs[t + 1]` is always the true successor of `obs[t]`. The row after an episode's end only
+    resets: it is `valid=False`, costs no environment step and enters no loss or statistic. Rows of
+    a dead or absent agent are invalid too; its next valid row is always `first`.
     """
 
     obs: Array = _array(lambda s: (s.steps + 1, s.obs), kept="last")
@@ -76,7 +77,7 @@ class Rollout:
     first: Array = _array(lambda s: (s.steps + 1, FLAG), kept="last")
     """[T+1, B] this observation starts an episode"""
     action: Array = _array(lambda s: (s.steps, s.action), kept="episode")
-    """[T, B, ...] as the policy drew it: neither clipped nor rescaled"""
+    """[T, B, ...] as sampled: neither clipped nor rescaled"""
     logp: Array = _array(lambda s: (s.steps, FLOAT))
     """[T, B] log-probability under the policy that acted"""
     reward: Array = _array(lambda s: (s.steps, FLOAT))
@@ -84,21 +85,21 @@ class Rollout:
     terminated: Array = _array(lambda s: (s.steps, FLAG))
     """[T, B] the episode ended in a terminal state"""
     truncated: Array = _array(lambda s: (s.steps, FLAG))
-    """[T, B] the episode was cut off: its successor still has a value"""
+    """[T, B] the episode was cut off: its last observation still has a value"""
     valid: Array = _array(lambda s: (s.steps, FLAG))
-    """[T, B]"""
+    """[T, B] False: the row counts for nothing"""
     version: Array = _array(lambda s: (None, ((), np.int64)))
     """[B] number of the weights that acted"""
     column: Array = _array(lambda s: (None, ((), np.int64)))
-    """[B] which columns these are, over all ranks"""
+    """[B] numbers of the columns, over all ranks"""
     value: Array = _array(lambda s: (s.steps + 1 if s.values else 0, ((s.values,), np.float32)))
-    """[T+1, B, H] of each observation, by the policy that acted, if its actor computes it"""
+    """[T+1, B, H] computed by the actor; empty if the learner computes values"""
     state: Array = _array(
         lambda s: (s.steps // s.segment + 1 if s.carry else 0, ((s.carry,), np.float32)), "last"
     )
-    """[K+1, B, S] memory before each segment, not yet reset where `first`; then after the last"""
+    """[K+1, B, S] memory before each segment, not yet zeroed where `first`; and after the last"""
     before: Array = _array(lambda s: s.history)
-    """[stack-1, B, ...] what the first stacks saw before `obs[0]`"""
+    """[stack-1, B, ...] frames before `obs[0]`, for the first stacks"""
     stepped: Array = _array(lambda s: (s.steps if s.columns_per_env > 1 else 0, FLAG))
     """[T, B] in teams: the column's environment made a step"""
     over: Array = _array(lambda s: (s.steps if s.columns_per_env > 1 else 0, FLAG))
@@ -110,14 +111,14 @@ class Rollout:
     def allocate(
         steps: int, columns: int, obs: ShapeDtype, action: ShapeDtype, **more: Any
     ) -> Rollout:
-        """An unwritten rollout; `more` are the optional parts of a `RolloutSpec`."""
+        """A poisoned rollout; `more` are the optional fields of a `RolloutSpec`."""
         return Rollout.from_spec(RolloutSpec(steps, columns, obs, action, **more)).poisoned()
 
     @staticmethod
     def from_spec(
         spec: RolloutSpec, empty: Callable[[tuple[int, ...], Any], Array] = np.empty
     ) -> Rollout:
-        """A rollout of arrays that `empty` makes, in the order of the fields."""
+        """A rollout of arrays that `empty(shape, dtype)` allocates, in the order of the fields."""
         arrays: dict[str, Any] = {}
         for name, entry in FIELDS.items():
             rows, (shape, dtype) = entry["layout"](spec)
@@ -126,18 +127,18 @@ class Rollout:
         return Rollout(**arrays, columns_per_env=spec.columns_per_env)
 
     def poisoned(self) -> Rollout:
-        """Itself, with NaN for floats and 0 for the rest: a cell nobody wrote is obvious."""
+        """Itself, filled with NaN (floats) and 0 (the rest), so that unwritten cells show."""
         for array in self.arrays().values():
             array[...] = np.nan if array.dtype.kind == "f" else np.zeros((), array.dtype)
         self.column[:] = np.arange(self.columns)
         return self
 
     def arrays(self) -> dict[str, Array]:
-        """All of them, by name."""
+        """All arrays by name."""
         return {name: getattr(self, name) for name in FIELDS}
 
     def column_range(self, begin: int, end: int) -> Rollout:
-        """Views of the columns from `begin` up to `end`."""
+        """Views of the columns [begin, end)."""
         views: dict[str, Any] = {
             name: array[begin:end] if array.ndim == 1 else array[:, begin:end]
             for name, array in self.arrays().items()
@@ -145,16 +146,16 @@ class Rollout:
         return Rollout(**views, columns_per_env=self.columns_per_env)
 
     def copy_from(self, other: Rollout) -> None:
-        """Take over the arrays of another of the same spec."""
+        """Copy all arrays of a rollout with the same spec."""
         for name, array in other.arrays().items():
             getattr(self, name)[...] = array
 
     def start_next(self) -> None:
-        """Begin anew where it ended: the last observation becomes the first, flags are cleared."""
+        """Start the next rollout: the last observation becomes the first; flags are cleared."""
         self.begin(self.obs[-1], self.first[-1])
 
     def begin(self, obs: Array, first: Array) -> None:
-        """Begin with these observations; flags are cleared."""
+        """Start with these observations [B, ...]; flags are cleared."""
         self.obs[0], self.first[0] = obs, first
         self.first[1:] = self.terminated[:] = self.truncated[:] = self.over[:] = False
         self.valid[:] = self.stepped[:] = True
@@ -169,15 +170,15 @@ class Rollout:
 
     @property
     def segment(self) -> int:
-        """Steps of a training segment of a policy with memory; 0 without one."""
+        """Steps of a training segment; 0 for a policy without memory."""
         return self.steps // (len(self.state) - 1) if len(self.state) else 0
 
     @property
     def done(self) -> Array:
-        """[T, B] the episode ended with this step, either way"""
+        """[T, B] terminated or truncated"""
         return np.logical_or(self.terminated, self.truncated)
 
-    # The same by environment, E of them: where each has one column, views of what is there.
+    # Per environment; with one column each these are the fields themselves.
 
     @property
     def env_reward(self) -> Array:
@@ -187,7 +188,7 @@ class Rollout:
 
     @property
     def env_stepped(self) -> Array:
-        """[T, E] a step was made, which budgets count; `valid` are steps of agents"""
+        """[T, E] the environment made a step, which budgets count; `valid` counts agents' steps"""
         return self.valid if self.columns_per_env == 1 else self._by_env(self.stepped)[..., 0]
 
     @property
@@ -208,12 +209,12 @@ class Rollout:
 
 
 FIELDS = {entry.name: entry.metadata for entry in fields(Rollout) if entry.metadata}
-"""Layout and what is kept of every array of a rollout, by name."""
+"""`layout` and `kept` of every array of a rollout, by name."""
 
 
 @dataclass
 class OpenEpisodes:
-    """Return and length so far of each environment's open episode, carried across rollouts."""
+    """Return and length so far of each environment's open episode, across rollouts."""
 
     total: Array
     length: Array
@@ -223,7 +224,7 @@ class OpenEpisodes:
         return OpenEpisodes(np.zeros(num_envs), np.zeros(num_envs, np.int64))
 
     def close(self, rollout: Rollout, first_column: int = 0) -> list[Episode]:
-        """The episodes that ended within `rollout`, in order of time; the rest stay open."""
+        """Add a rollout; returns the episodes that ended in it, in order of time."""
         each, done, restarted = rollout.columns_per_env, rollout.env_done, rollout.env_first
         total = np.cumsum(rollout.env_reward, axis=0, dtype=np.float64)
         length = np.cumsum(rollout.env_stepped, axis=0, dtype=np.int64)

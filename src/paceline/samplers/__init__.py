@@ -1,4 +1,4 @@
-"""Where rollouts come from."""
+"""Samplers: where rollouts come from."""
 
 from __future__ import annotations
 
@@ -10,38 +10,36 @@ if TYPE_CHECKING:
 
 
 class Counters(Protocol):
-    """What waiting and faults have come to, of a sampler or of its workers."""
+    """Totals of waiting and faults, of a sampler or its workers."""
 
     @property
     def t_wait(self) -> float:
-        """Seconds that the trainer has waited for workers, ever."""
+        """Seconds that the learner has waited for workers."""
 
     @property
     def restarts(self) -> int:
-        """Workers that were replaced, ever."""
+        """Workers that were replaced."""
 
     @property
     def env_restarts(self) -> int:
-        """Environments that raised and were rebuilt, ever."""
+        """Environments that raised and were rebuilt."""
 
 
 class Sampler(Counters, Protocol):
     def begin(self) -> None:
-        """Have every environment ready for its first step, as the first rollout would."""
+        """Reset (or replay) every environment; otherwise the first `collect` does."""
 
     def collect(self) -> Rollout:
-        """The next rollout; its arrays hold until the next call."""
+        """The next rollout; its arrays are overwritten by the next call."""
 
     def publish(self, weights: Array, version: int) -> None:
         """Act with these weights from the next rollout on."""
 
     def state(self) -> dict[str, Any] | None:
-        """What a checkpoint needs to go on from the last `publish()`; None at first.
-
-        A rollout that failed, or from which no update could be made, is thereby taken back.
-        """
+        """Arrays of a checkpoint to continue from the last `publish()`; None before the first
+        rollout. A rollout collected after that `publish()` is not part of it."""
 
     def restore(self, state: dict[str, Any]) -> list[ReplayMismatch]:
-        """Go on from `state`; returns the columns that did not come out as they were."""
+        """Continue from `state`; returns the columns whose replay differs from the original."""
 
     def close(self) -> None: ...

@@ -1,7 +1,6 @@
-"""Block: some columns and the actor that steps them; and Ledger, what it takes to bring one back.
+"""Block: some columns and the actor that steps them, in a worker or in the learner's process.
 
-A block lives where its environments do, in a worker or in the learner's own process. Its ledger is
-kept by the sampler, which survives it.
+B = columns, S = floats of a policy's memory.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from ..policy.actor import Actor, make_actor
 from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, OpenEpisodes, Rollout, RolloutSpec
-from .ledger import Snapshot, by_env, last_rows
+from .ledger import Snapshot, last_rows, split_by_env
 from .unroll import check, check_policy, unroll
 
 COUNTERS = ("row", "rollouts", "episode", "started", "ended", "length")
 
 
 class Block:
-    """Columns acting side by side; each rollout begins where the last one ended."""
+    """Columns stepped together; each rollout starts where the last one ended."""
 
     def __init__(
         self, columns: Columns, actor: Actor, spec: RolloutSpec, seed: int, heartbeat: Heartbeat
@@ -60,7 +59,7 @@ class Block:
         first = columns.first_column
         out.version[:], out.column[:] = self._version, np.arange(first, first + out.columns)
         begun = np.repeat(columns.row - columns.started, columns.columns_per_env)
-        with np.errstate(all="ignore"):  # whatever environments have made of it
+        with np.errstate(all="ignore"):  # an environment may have called np.seterr
             noise = self._actor.distribution.noise(
                 self._seed, self._rollouts, first, out.columns, out.steps
             )
@@ -78,7 +77,7 @@ class Block:
         return self._open.close(out, first)
 
     def counters(self) -> Snapshot:
-        """Where the columns stand, but for what a rollout ends with anyway."""
+        """The part of a snapshot that can't be read off the last row of a rollout."""
         return {
             **self.columns.state(),
             "total": self._open.total.copy(),
@@ -87,12 +86,13 @@ class Block:
         }
 
     def snapshot(self) -> Snapshot:
+        """Where the columns stand now."""
         before = {} if self._window is None else {"before": self._window.before.copy()}
         last = {"obs": self._obs, "first": self._first, "state": self._carry}
         return self.counters() | last_rows(self.columns.obs_spec, last) | before
 
     def restore(self, state: Snapshot) -> list[ReplayMismatch]:
-        """Go on from `state`, or begin where it is empty; the columns that came out different."""
+        """Continue from `state`, or reset if it is empty; returns replay mismatches."""
         if not state:
             self.begin()
             return []
@@ -114,20 +114,20 @@ class Block:
         return self._replay(state) if columns.resume == "replay" else []
 
     def skip(self, rollouts: int) -> None:
-        """Begin as if so many had been made: with other episodes, and other noise."""
+        """Start as if so many rollouts had been collected: with later seeds and noise."""
         self._rollouts = rollouts
         self.columns.episode += rollouts
 
     def _replay(self, state: Snapshot) -> list[ReplayMismatch]:
-        """Bring every open episode back; returns the columns where that failed."""
+        """Replay every open episode; returns the columns where that failed."""
         columns = self.columns
-        actions = by_env(state["actions"], state, columns.columns_per_env)
-        taken = [None if columns.ended[i] else own for i, own in enumerate(actions)]
-        different = columns.replay(taken, self._obs, self._open.total)
+        actions = split_by_env(state["actions"], state, columns.columns_per_env)
+        open_actions = [None if columns.ended[i] else own for i, own in enumerate(actions)]
+        different = columns.replay(open_actions, self._obs, self._open.total)
         return [(self._column(i), what) for i, what in different]
 
     def _column(self, env: int) -> int:
-        """The first column of an environment, over all processes."""
+        """The first column of an environment, numbered over all processes."""
         return self.columns.first_column + env * self.columns.columns_per_env
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ def make_block(
 
 
 def format_differences(different: list[ReplayMismatch]) -> str:
-    """The columns and, behind those that share it, what differed: `0, 2 (reward); 1 (ended)`."""
+    """Columns by what differed, as `0, 2 (reward); 1 (ended)`."""
     columns: dict[str, list[str]] = {}
     for column, what in sorted(different):
         columns.setdefault(what, []).append(str(column))
@@ -160,7 +160,7 @@ def format_differences(different: list[ReplayMismatch]) -> str:
 
 
 def pack_counters(counters: Snapshot) -> tuple[Array, Snapshot]:
-    """Counters in one array, sent in less than half the time; and what does not fit into it."""
+    """Counters as one array, which is sent in less than half the time; and the rest."""
     rest = dict(counters)
     table = np.empty((len(COUNTERS) + 1, len(rest["total"])), np.int64)
     table[-1] = rest.pop("total").view(np.int64)
@@ -170,7 +170,7 @@ def pack_counters(counters: Snapshot) -> tuple[Array, Snapshot]:
 
 
 def unpack_counters(table: Array, rest: Snapshot) -> Snapshot:
-    """What `pack_counters` took apart."""
+    """Inverse of `pack_counters`."""
     found = dict(zip(COUNTERS, table, strict=False))
     for name in ("row", "rollouts"):
         found[name] = np.array(found[name][0])

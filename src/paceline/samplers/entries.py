@@ -1,6 +1,5 @@
-"""Samplers as a configuration chooses them: what follows from each, and how it is made.
-
-Light, so that a configuration can be read and refused without what a run needs.
+"""Registry entries of samplers and pools: what a configuration needs to know of each, and how it
+is constructed. Imports nothing heavy, so that configurations can be checked without a run.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ def processes(spec: PoolSpec) -> WorkerPool:
 
 class SerialSampler:
     runs_ahead: ClassVar[bool] = False
-    """whether it samples while the learner learns, and so with older weights"""
+    """whether it samples while the learner updates, so that rollouts have older weights"""
 
     @staticmethod
     def refuse(config: Config) -> None:
-        """Raise BadInput for a configuration that it can't serve."""
+        """Raise BadInput for a configuration that it can't run."""
         if config.workers:
             raise BadInput(
                 f"sampler is 'serial', which has no workers, and num_workers is {config.workers}"
@@ -76,9 +75,9 @@ class StreamSampler:
         WorkersSampler.refuse(config)
         if not config.algorithm.needs_log_ratio:
             raise BadInput(
-                f"sampler is 'stream', whose rollouts are made by older weights than those that "
-                f"learn, and {config.algo_section} takes them for its own; write --sampler "
-                "workers, or --algo impala, which corrects for it"
+                f"sampler is 'stream', whose rollouts come from older weights, and "
+                f"{config.algo_section} does not correct for that; write --sampler workers, or "
+                "--algo impala, which does"
             )
 
     @staticmethod

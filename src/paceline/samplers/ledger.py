@@ -1,5 +1,5 @@
-"""Ledger: what it takes to bring a block's columns back: where they stood, and the actions of open
-episodes. It is kept by the sampler, which outlives a worker.
+"""Ledger: what it takes to restore the columns of a block after a worker's death or on resume:
+snapshots, and the actions of open episodes for replay. Kept by the sampler, which outlives workers.
 
 B = columns.
 """
@@ -16,16 +16,16 @@ from ..envs.frame_stack import last_frames
 from ..envs.source import EnvInfo
 from ..envs.spaces import ObservationSpec
 from ..rollout import FIELDS, Array, Rollout, RolloutSpec
-from ..storage.arrays import check_like, with_prefix
+from ..storage.arrays import check_like, under_prefix, with_prefix
 
-MOST = 2**53
-"""No run has more rows."""
+MAX_ROWS = 2**53
+"""Upper limit of counters in a valid checkpoint."""
 Snapshot = dict[str, Any]
 """Where a block's columns stand: their counters, latest observations and open episodes."""
 
 
 def last_rows(obs: ObservationSpec, rows: Mapping[str, Array]) -> Snapshot:
-    """Copies of the last rows [B] of a rollout's fields; observations by part."""
+    """Copies of rows [B, ...] of a rollout's fields by name; observations by part."""
     parts = {f"obs.{name}": part for name, part in obs.split(rows["obs"]).items()}
     others = {name: row for name, row in rows.items() if name != "obs" and row.size}
     return {name: row.copy() for name, row in (parts | others).items()}
@@ -36,39 +36,39 @@ def open_steps(snapshot: Snapshot) -> Array:
     return np.where(snapshot["ended"], 0, snapshot["row"] - snapshot["started"])
 
 
-def by_env(rows: Array, snapshot: Snapshot, columns_per_env: int) -> list[Array]:
-    """Rows of all open episodes, one after the other, as `Ledger.state` gives them: each one's."""
+def split_by_env(rows: Array, snapshot: Snapshot, columns_per_env: int) -> list[Array]:
+    """Concatenated rows of all open episodes (see `Ledger.state`) → those of each environment."""
     return np.split(rows, np.cumsum(open_steps(snapshot) * columns_per_env)[:-1])
 
 
 LAST = [name for name, entry in FIELDS.items() if entry["kept"] == "last"]
-EPISODE = [name for name, entry in FIELDS.items() if entry["kept"] == "episode"]
-"""Fields of which a ledger keeps the last row, or the rows of open episodes."""
+OPEN_EPISODES = [name for name, entry in FIELDS.items() if entry["kept"] == "episode"]
+"""Fields of which a ledger keeps the last row, or all rows of open episodes."""
 
 
 class Ledger:
-    """Where a block stood after each rollout, and the rows of its open episodes: see `FIELDS`."""
+    """Snapshots of a block, and rows of its open episodes (`kept` in `rollout.FIELDS`)."""
 
     def __init__(self, env_info: EnvInfo, spec: RolloutSpec) -> None:
         self._env_info, self._spec = env_info, spec
-        self._rows: dict[str, deque[Array]] = {name: deque() for name in EPISODE}
-        """of the latest rollouts, as far back as any open episode reaches"""
+        self._rows: dict[str, deque[Array]] = {name: deque() for name in OPEN_EPISODES}
+        """of the latest rollouts, back to the start of the oldest open episode"""
         self._oldest = 0
-        """row of the run at which they begin"""
+        """row of the run at which `_rows` start"""
         self.latest: Snapshot = {}
         """after the latest rollout; empty before the first"""
         self.published: Snapshot = {}
-        """after the rollout from which the latest weights were learnt"""
+        """after the rollout that the latest published weights were trained on"""
 
     def begin(self, snapshot: Snapshot) -> None:
-        """The columns stand here at first, or once they have been brought back."""
+        """Take the snapshot of columns that were just reset or restored."""
         if self.latest:
             self.latest.update(snapshot)
         else:
             self.latest = self.published = snapshot
 
     def record(self, rollout: Rollout, counters: Snapshot) -> Snapshot:
-        """A rollout has come in; returns where the columns stand after it."""
+        """Add a rollout; returns the snapshot after it."""
         spec = self._env_info.obs_spec
         arrays = rollout.arrays()
         last = {name: arrays[name][-1] for name in LAST if len(arrays[name])}
@@ -76,18 +76,18 @@ class Ledger:
         if spec.stack > 1:
             self.latest["before"] = last_frames(spec, rollout)
         if self._env_info.resume == "replay":
-            row = min(int(snapshot["started"].min()) for snapshot in (self.published, self.latest))
+            needed = min(int(each["started"].min()) for each in (self.published, self.latest))
             for name, rows in self._rows.items():
                 rows.append(arrays[name].copy())
             actions = self._rows["action"]
-            while actions and self._oldest + len(actions[0]) <= row:
+            while actions and self._oldest + len(actions[0]) <= needed:
                 self._oldest += len(actions[0])
                 for rows in self._rows.values():
                     rows.popleft()
         return self.latest
 
     def state(self, snapshot: Snapshot) -> Snapshot:
-        """With `actions`, the open episodes' own, one column after the other."""
+        """The snapshot with `actions`: rows of open episodes, one environment after the other."""
         if not snapshot or self._env_info.resume != "replay":
             return dict(snapshot)
         found = dict(snapshot)
@@ -101,19 +101,20 @@ class Ledger:
         return found
 
     def restore(self, state: Snapshot) -> None:
-        """Take over what another ledger's `state` gave; `ValueError` if none can have given it."""
+        """Load what `state` of a ledger returned; `ValueError` if it is inconsistent."""
         self._check(state)
         taken = {f"{name}s" for name in self._rows}
         self.latest = {name: array for name, array in state.items() if name not in taken}
         self.published = self.latest
         if self._env_info.resume != "replay":
             return
-        # Rows before the open episodes' are never asked for again; each column's own are put back.
+        # Only rows of open episodes are needed again: each column's end at the current row.
         steps = open_steps(state)
         self._oldest = int(state["row"] - steps.max())
         for name in self._rows:
             kept = self._blank(name, steps.max())
-            for i, rows in enumerate(by_env(state[f"{name}s"], state, self._spec.columns_per_env)):
+            by_env = split_by_env(state[f"{name}s"], state, self._spec.columns_per_env)
+            for i, rows in enumerate(by_env):
                 own = kept[len(kept) - steps[i] :, self._of(i)]
                 own[...] = rows.reshape(own.shape)
             self._rows[name] = deque([kept] if len(kept) else [])
@@ -124,16 +125,17 @@ class Ledger:
         return slice(env * each, (env + 1) * each)
 
     def _blank(self, name: str, rows: int) -> Array:
-        """So many rows of a field."""
+        """Zeroed rows of a field."""
         shape, dtype = FIELDS[name]["layout"](self._spec)[1]
         return np.zeros((rows, self._spec.columns, *shape), dtype)
 
     def _check(self, state: Snapshot) -> None:
+        """Raise `ValueError` unless shapes, dtypes and ranges are possible."""
         count, number = np.zeros(self._spec.num_envs, np.int64), np.array(0)
         flag = np.zeros(self._spec.num_envs, np.bool_)
         template = {"row": number, "episode": count, "started": count, "ended": flag}
         template |= {"total": np.zeros(len(count)), "length": count, "rollouts": number}
-        # What an environment keeps of itself is its own affair, and of no fixed shape.
+        # Arrays that an environment saved itself have no fixed shape, and are not checked.
         spec = self._env_info.obs_spec
         template |= last_rows(spec, {name: self._blank(name, 1)[0] for name in LAST})
         if spec.stack > 1:
@@ -141,10 +143,10 @@ class Ledger:
         check_like(state, template)
         row = int(state["row"])
         for name in ("row", "started", "length", "rollouts"):
-            if not 0 <= state[name].min() <= state[name].max() <= MOST:
+            if not 0 <= state[name].min() <= state[name].max() <= MAX_ROWS:
                 raise ValueError(f"{name} is {state[name].tolist()}")
         if (state["started"] > row).any() or (state["episode"] < -1).any():
-            raise ValueError(f"an episode is said to start after row {row}")
+            raise ValueError(f"an episode starts after row {row}")
         if self._env_info.resume == "replay":
             needed = int(open_steps(state).sum()) * self._spec.columns_per_env
             for name in self._rows:
@@ -154,11 +156,17 @@ class Ledger:
                     raise ValueError(f"{name}s are {found.dtype} {found.shape}, for {needed} steps")
 
 
-def states(ledgers: Sequence[Ledger]) -> dict[str, Any] | None:
-    """The state of all blocks after the rollouts that were learnt from; None before the first."""
+def ledgers_state(ledgers: Sequence[Ledger]) -> dict[str, Any] | None:
+    """The state of all blocks at the last published weights; None before the first rollout."""
     if not all(ledger.published for ledger in ledgers):
         return None
     found: dict[str, Any] = {}
     for number, ledger in enumerate(ledgers):
         found |= with_prefix(f"{number}.", ledger.state(ledger.published))
     return found
+
+
+def restore_ledgers(ledgers: Sequence[Ledger], state: dict[str, Any]) -> None:
+    """Load what `ledgers_state` returned."""
+    for number, ledger in enumerate(ledgers):
+        ledger.restore(under_prefix(f"{number}.", state))

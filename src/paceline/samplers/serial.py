@@ -1,4 +1,4 @@
-"""Serial: rollouts made in the learner's own process."""
+"""Serial sampler: environments step in the learner's process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout, RolloutSpec
-from ..storage.arrays import under_prefix
 from .block import Block, make_block
-from .ledger import Ledger, states
+from .ledger import Ledger, ledgers_state, restore_ledgers
 
 
 class Serial:
-    """One block of columns, or several that act one after the other."""
+    """One block of columns, or several, one after the other."""
 
     t_wait = 0.0
     restarts = 0
@@ -25,7 +24,7 @@ class Serial:
     def __init__(self, blocks: list[Block], ledgers: list[Ledger], out: Rollout) -> None:
         self._blocks, self._ledgers, self._out = blocks, ledgers, out
         width = out.columns // len(blocks)
-        self._places = [out.column_range(i * width, (i + 1) * width) for i in range(len(blocks))]
+        self._outs = [out.column_range(i * width, (i + 1) * width) for i in range(len(blocks))]
         self._begun = False
 
     @property
@@ -40,10 +39,10 @@ class Serial:
     def collect(self) -> Rollout:
         self.begin()
         episodes = []
-        for block, ledger, place in zip(self._blocks, self._ledgers, self._places, strict=True):
+        for block, ledger, out in zip(self._blocks, self._ledgers, self._outs, strict=True):
             with interruptible():
-                episodes += block.fill(place)
-            ledger.record(place, block.counters())
+                episodes += block.fill(out)
+            ledger.record(out, block.counters())
         return replace(self._out, episodes=episodes)
 
     def begin(self) -> None:
@@ -51,15 +50,14 @@ class Serial:
             self._begin()
 
     def state(self) -> dict[str, Any] | None:
-        return states(self._ledgers)
+        return ledgers_state(self._ledgers)
 
     def restore(self, state: dict[str, Any]) -> list[ReplayMismatch]:
-        for number, ledger in enumerate(self._ledgers):
-            ledger.restore(under_prefix(f"{number}.", state))
+        restore_ledgers(self._ledgers, state)
         return self._begin()
 
     def _begin(self) -> list[ReplayMismatch]:
-        """Begin the first episodes, or those of the ledgers; columns that came out different."""
+        """Start the first episodes, or replay those of the ledgers; returns replay mismatches."""
         different: list[ReplayMismatch] = []
         for block, ledger in zip(self._blocks, self._ledgers, strict=True):
             with interruptible():
@@ -69,7 +67,7 @@ class Serial:
         return different
 
     def skip(self, rollouts: int) -> None:
-        """Begin as if so many had been made: with other episodes, and other noise."""
+        """Start as if so many rollouts had been collected: with later seeds and noise."""
         for block in self._blocks:
             block.skip(rollouts)
 
@@ -88,7 +86,7 @@ def make_serial(
     heartbeat: Heartbeat | None = None,
     threads: int = 1,
 ) -> Serial:
-    """The columns of `spec`, in blocks of equal size; `threads` step those of a batch."""
+    """A sampler of the columns of `spec`, in equal blocks; `threads` step a native batch."""
     width = spec.columns // blocks
     heartbeat, each = heartbeat or Heartbeat(), replace(spec, columns=width)
     made: list[Block] = []

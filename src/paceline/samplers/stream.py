@@ -1,7 +1,7 @@
-"""Stream: rollouts of workers that never wait for each other, nor for new weights.
+"""Stream sampler: asynchronous workers that wait neither for each other nor for new weights.
 
-A worker goes on with whatever weights are the latest when a rollout begins, as long as it has a
-free slot. The learner takes rollouts as they come, as many as make a batch of the usual size.
+A worker starts each rollout with the latest weights, as long as it has a free slot. The learner
+takes rollouts as they arrive, one per worker on average, as a batch of the usual size.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from .pool import TICK, Arrival, WorkerPool
 from .workers import PoolSampler
 
 SLOTS = 2
-"""Of each worker: one that it writes, and one that waits for the learner."""
-BRIEFLY = 0.002
-"""Seconds until another look at what workers are about."""
+"""Per worker: one that it writes, and one that waits for the learner."""
+POLL_SECONDS = 0.002
+"""Between two checks for overdue rollouts."""
 
 
 class Stream(PoolSampler):
-    """No rollout is more than `max_lag` updates older than the weights that learn from it."""
+    """A rollout's weights are at most `max_lag` updates older than the learner's."""
 
     def __init__(self, pool: WorkerPool, max_lag: int) -> None:
         super().__init__(pool)
@@ -27,7 +27,7 @@ class Stream(PoolSampler):
         self._slots, self._max_lag = pool.spec.slots_per_worker, max_lag
         self._batch = Rollout.from_spec(pool.spec.rollout).poisoned()
         width = pool.spec.each.columns
-        self._places = [self._batch.column_range(i * width, (i + 1) * width) for i in self._workers]
+        self._outs = [self._batch.column_range(i * width, (i + 1) * width) for i in self._workers]
         self._waiting: list[Arrival] = []
         self._taken: list[Arrival] = []
         self._streaming, self._version = False, 0
@@ -35,7 +35,7 @@ class Stream(PoolSampler):
     def publish(self, weights: Array, version: int) -> None:
         self._pool.publish(weights, version)
         self._version = version
-        for arrival in self._taken:  # in order of time, of each worker
+        for arrival in self._taken:  # of each worker in order of time
             self._pool.ledgers[arrival.worker].published = arrival.snapshot
         self._taken = []
 
@@ -46,20 +46,20 @@ class Stream(PoolSampler):
             for worker in self._workers:
                 for slot in range(self._slots):
                     self._pool.fill(worker, slot)
-        batch = len(self._places)
+        batch = len(self._outs)
         while len(self._waiting) < batch or self._overdue():
             enough = len(self._waiting) >= batch
-            self._waiting += self._pool.arrivals(BRIEFLY if enough else TICK)
+            self._waiting += self._pool.arrivals(POLL_SECONDS if enough else TICK)
         self._waiting.sort(key=lambda arrival: int(arrival.rollout.version[0]))
         self._taken, self._waiting = self._waiting[:batch], self._waiting[batch:]
         episodes: list[Episode] = []
-        for place, arrival in zip(self._places, self._taken, strict=True):
-            place.copy_from(arrival.rollout)
+        for out, arrival in zip(self._outs, self._taken, strict=True):
+            out.copy_from(arrival.rollout)
             episodes += arrival.episodes
             self._pool.fill(arrival.worker, arrival.slot)
         return replace(self._batch, episodes=episodes)
 
     def _overdue(self) -> bool:
-        """Whether a rollout is in the making that would be too old for the batch after this one."""
+        """Whether a worker is in a rollout that would be too old for the batch after this one."""
         oldest = self._version - (self._max_lag - self._slots)
         return any(self._pool.acting_version(worker) < oldest for worker in self._workers)

@@ -1,4 +1,4 @@
-"""unroll: T steps of some columns under one policy. The inner loop of everything."""
+"""unroll: T steps of B columns under one policy, the inner loop of sampling."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Rollout
 
 FP_ERRORS = (FloatingPointError, RuntimeWarning)
-"""What numpy raises for an underflow, say, where an environment has asked for that."""
+"""What numpy raises for e.g. an underflow, after an environment has called np.seterr."""
 
 
 class RolloutCancelled(Exception):
-    """Nobody waits for this rollout any more."""
+    """The rollout is no longer wanted: the worker has to stop."""
 
 
 def unroll(
@@ -32,12 +32,14 @@ def unroll(
     carry: Array,
     window: FrameStack | None = None,
 ) -> None:
-    """Fill `out`, whose first observations are there; `head[T, B, size]` is scratch space for the
-    parameters of the policy's distributions, `carry[B, S]` what its memory holds, and `window` is
-    for a policy that sees stacks."""
+    """Fill `out` from its first observations `out.obs[0]`, which are set.
+
+    `head[T, B, size]` receives the parameters of the policy's distributions; `carry[B, S]` is its
+    memory; `window` stacks frames for a policy that sees stacks.
+    """
     act, sample, adapt, step = actor.step, actor.distribution.sample, columns.adapt, columns.step
     row, values, segment = columns.row, len(out.value), out.segment
-    # Iterating over rows costs half of what indexing does.
+    # Iterating over rows takes half the time of indexing them.
     rows = zip(head, noise, out.action, out.obs, out.first, strict=False)
     for t, (parameters, drawn, action, obs, first) in enumerate(rows):
         heartbeat.row = row + t
@@ -71,7 +73,7 @@ def unroll(
 
 
 def check_policy(rollout: Rollout, head: Array, spec: ObservationSpec) -> None:
-    """Weights that are too large for an observation are the policy's fault, not the world's."""
+    """Raise `Diverged` if the policy's outputs are not finite for a finite observation."""
     if _finite_sum(head):
         return
     for t, i, _ in np.argwhere(~np.isfinite(head))[:1]:
@@ -80,9 +82,9 @@ def check_policy(rollout: Rollout, head: Array, spec: ObservationSpec) -> None:
 
 
 def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Array) -> None:
-    """Refuse what no policy can learn from, naming the column and the step of its episode.
+    """Raise `EnvironmentFailed` for observations and rewards that are not finite or out of range.
 
-    `begun` is how many steps each column's episode had at the rollout's start.
+    `begun[B]` is the length of each column's episode at the rollout's start.
     """
     reward = rollout.reward
     shape = rollout.first.shape
@@ -111,11 +113,11 @@ def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Arr
 
 
 def none_hint(reward: float) -> str:
-    """Stored, None is a NaN too."""
+    """A reward of None is stored as NaN."""
     return " (or None)" if np.isnan(reward) else ""
 
 
 def _finite_sum(array: Array) -> bool:
-    """A quick look: a sum that is finite has only finite parts."""
+    """Fast check: a finite sum has only finite summands."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(array.sum()))

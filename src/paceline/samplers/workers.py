@@ -1,4 +1,4 @@
-"""Workers: rollouts made by a pool, all by the same weights, in step with the learner."""
+"""Workers sampler: a pool of workers, synchronous and on-policy (one barrier per rollout)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 
 from ..envs.columns import ReplayMismatch
 from ..rollout import Array, Episode, Rollout
-from ..storage.arrays import under_prefix
-from .ledger import states
+from .ledger import ledgers_state, restore_ledgers
 from .pool import TICK, WorkerPool
 
 
 class PoolSampler:
-    """What samplers over a pool share: everything but how rollouts are collected."""
+    """What samplers over a pool share: all but `collect` and `publish`."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -34,11 +33,10 @@ class PoolSampler:
         self._pool.begin()
 
     def state(self) -> dict[str, Any] | None:
-        return states(self._pool.ledgers)
+        return ledgers_state(self._pool.ledgers)
 
     def restore(self, state: dict[str, Any]) -> list[ReplayMismatch]:
-        for number, ledger in enumerate(self._pool.ledgers):
-            ledger.restore(under_prefix(f"{number}.", state))
+        restore_ledgers(self._pool.ledgers, state)
         return self._pool.begin()
 
     def close(self) -> None:
@@ -46,7 +44,7 @@ class PoolSampler:
 
 
 class Workers(PoolSampler):
-    """One slot, of which every worker writes its own columns; then all wait for new weights."""
+    """Each worker writes its columns of one common rollout, then waits for new weights."""
 
     def publish(self, weights: Array, version: int) -> None:
         self._pool.publish(weights, version)
