@@ -3,13 +3,8 @@ Nothing in the package knows of it."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -20,7 +15,6 @@ import paceline
 from paceline.learning.batch import Targets
 from paceline.learning.returns import gae
 
-HERE = Path(__file__).parent
 NAME = "test_own_algorithm:Reinforce"
 pytestmark = pytest.mark.timeout(180)
 
@@ -48,39 +42,28 @@ class Reinforce:
         advantage = gae(signals.reward, signals.discount, signals.trace, value, signals.lam(1.0))
         return Targets(signals.weighted(advantage), advantage + value[:-1])
 
-    def loss(self, prediction, rows, remaining):
+    def loss(self, prediction, rows, progress_remaining):
         policy = -prediction.logp * rows.advantage
         error = (prediction.value - rows.returns).square().sum(-1)
         return policy + self.baseline_coef * error, [policy, error]
 
 
-def paceline_train(folder, *flags):
-    command = [sys.executable, "-m", "paceline", "train", "--algo", NAME, "--output-dir", folder]
-    return subprocess.run(
-        [*map(str, command), "--track", "none", "--preset", "none", *flags],
-        env=os.environ | {"PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+TRAIN = ("train", "--algo", NAME, "--output-dir", "run", "--track", "none", "--preset", "none")
 
 
-def test_it_learns_from_the_command_line_with_an_option_and_a_metric_of_its_own(tmp_path):
+def test_it_learns_from_the_command_line_with_an_option_and_a_metric_of_its_own(shell, command):
     flags = "--env-id toy:identity --lr 3e-3 --total-steps 60k --reinforce.baseline-coef 0.3"
-    done = paceline_train(tmp_path / "run", *flags.split())
-    assert done.returncode == 0, done.stderr
-    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    ended = command(*TRAIN, *flags.split())
+    assert ended.code == 0, ended
+    run = shell.run("run")
+    config = yaml.safe_load(run.text("config.yaml"))
     assert config["algo"] == NAME and config["reinforce"] == {"baseline_coef": 0.3}
     assert config["rollout_steps"] == 32
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    assert all(line["baseline_error"] > 0 and line["entropy"] is None for line in found)
-    assert all(
-        line["loss"] == pytest.approx(line["policy_loss"] + 0.3 * line["baseline_error"], abs=1e-4)
-        for line in found
-    )
-    assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean"] > 9
+    for line in run.metrics():
+        assert line["baseline_error"] > 0 and line["entropy"] is None
+        total = line["policy_loss"] + 0.3 * line["baseline_error"]
+        assert line["loss"] == pytest.approx(total, abs=1e-4)
+    assert run.json("eval.json")["mean"] > 9
 
 
 @pytest.mark.parametrize(
@@ -91,17 +74,17 @@ def test_it_learns_from_the_command_line_with_an_option_and_a_metric_of_its_own(
         (["--reinforce.baseline", "1"], "did you mean --reinforce.baseline-coef"),
     ],
 )
-def test_its_refusals_are_sentences(tmp_path, flags, words):
-    done = paceline_train(tmp_path / "run", *flags)
-    assert done.returncode == 2
-    assert words in done.stderr and "Traceback" not in done.stderr
+def test_its_refusals_are_sentences(command, tmp_path, flags, words):
+    ended = command(*TRAIN, *flags)
+    assert ended.code == 2
+    assert words in ended.err and "Traceback" not in ended.err
     assert not (tmp_path / "run").exists()
 
 
-def test_its_options_are_in_the_help(tmp_path):
-    done = paceline_train(tmp_path / "run", "--help")
-    assert "--reinforce.baseline-coef" in done.stdout
-    assert "weight of the baseline's error [0.5]" in done.stdout
+def test_its_options_are_in_the_help(command):
+    out = command(*TRAIN, "--help").out
+    assert "--reinforce.baseline-coef" in out
+    assert "weight of the baseline's error [0.5]" in out
 
 
 def test_an_object_from_python_is_taken_as_it_is(tmp_path):

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from learners import iterate
 from saved_runs import PLAIN, last_state, metrics_of
 from torch import nn
 
 import paceline
 from paceline.cli import commands as cli
+from paceline.learning.algorithms.ppo import PPO
 from paceline.learning.batch import ValueHead
 from paceline.learning.prepare import reward_signals
 from paceline.run.build import build
@@ -51,7 +53,7 @@ class Counts:
         self._visits = np.zeros(context.network.obs.size)
         self._moments = context.moments
 
-    def reward(self, rollout, seen):
+    def reward(self, rollout, observations):
         primed, after = self._visits.any(), rollout.obs[1:]
         counted = np.eye(len(self._visits))[after[rollout.valid]]
         mean, _, rows = self._moments(counted)
@@ -77,9 +79,9 @@ class Predictor(Counts):
         self.term = Next(context.network.obs.size)
         self._rollouts = np.zeros(context.columns)
 
-    def reward(self, rollout, seen):
+    def reward(self, rollout, observations):
         self._rollouts = self._rollouts + 1
-        return super().reward(rollout, seen)
+        return super().reward(rollout, observations)
 
     def state(self):
         return super().state() | {"rollouts": self._rollouts.copy()}
@@ -95,7 +97,7 @@ class Next:
     def __init__(self, size):
         self.module = nn.Embedding(size, size)
 
-    def loss(self, rows, remaining):
+    def loss(self, rows, progress_remaining):
         found, wanted = self.module(rows.inputs[0]), rows.next_inputs[0]
         right = (found.argmax(-1) == wanted).to(torch.float32)
         return nn.functional.cross_entropy(found, wanted, reduction="none"), [right]
@@ -140,10 +142,7 @@ def test_its_return_goes_on_over_the_ends_of_episodes():
     """Â[t] of a rollout with ends, against the sum written out; the environment's own stops."""
     options = {"env": {"kwargs": {"length": 3}}, "rollout_steps": 40, "num_envs": 3}
     with build(config_of(bonus=COUNTS, **options)) as parts:
-        for _ in range(2):
-            rollout = parts.sampler.collect()
-            parts.learner.update(rollout, 1.0)
-            parts.sampler.publish(parts.learner.weights, parts.learner.version)
+        rollout, _ = iterate(parts, 2)
         assert (~rollout.valid).any()
         learner, rng = parts.learner, np.random.default_rng(0)
         bonus = rng.random(rollout.reward.shape)
@@ -152,8 +151,7 @@ def test_its_return_goes_on_over_the_ends_of_episodes():
             rollout, rollout.reward, bonus, learner._heads, np.zeros((), np.float32)
         )
         lam = 0.8
-        algorithm = paceline_ppo(lam)
-        returns = algorithm.targets(signals, value).returns - value[:-1]
+        returns = PPO(gae_lambda=lam).targets(signals, value).returns - value[:-1]
         assert len(learner._heads) == 2
     for i in range(3):
         rows = np.flatnonzero(rollout.valid[:, i])
@@ -171,12 +169,6 @@ def test_its_return_goes_on_over_the_ends_of_episodes():
             expected[t] = after
             assert not skipped or not rollout.valid[t + 1, i]
         np.testing.assert_allclose(returns[rows, i, 1], expected[rows], rtol=1e-4, atol=1e-4)
-
-
-def paceline_ppo(lam):
-    from paceline.learning.algorithms.ppo import PPO
-
-    return PPO(gae_lambda=lam)
 
 
 @pytest.mark.parametrize("compiled", ["off", pytest.param("on", marks=pytest.mark.slow)])

@@ -94,12 +94,10 @@ def test_ratios_start_at_one_with_episodes_that_end_within_segments():
             batch = learner.prepare_batch(rollout)
             for rows in learner.descent.shuffled(batch.rows, rollout, 0, 0).split(128):
                 assert rows.carry.shape == (16, 16) and rows.carry.abs().max() > 0
+                memory = recurrent_inputs(rows)
                 with torch.no_grad():
-                    logp = learner.module.predict(
-                        rows.inputs, rows.action, recurrent_inputs(rows)
-                    ).logp
-                error = (logp - rows.logp)[rows.weight > 0].abs().max()
-                assert error < 1e-5
+                    logp = learner.module.predict(rows.inputs, rows.action, memory).logp
+                assert (logp - rows.logp)[rows.weight > 0].abs().max() < 1e-5
             learner.update(rollout, 1.0)
             parts.sampler.publish(learner.weights, learner.version)
         assert ends > 50

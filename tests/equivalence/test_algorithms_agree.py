@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from learners import ONE_STEP, GradientDescent, iterate
 from worlds import env_maker, serial_of
 
 import paceline
@@ -16,7 +18,7 @@ from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
 from paceline.learning.compiler import compiler_missing
-from paceline.learning.learner import Learner, LearnerConfig
+from paceline.learning.learner import Learner
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec
 from paceline.run.build import build
@@ -100,12 +102,10 @@ def test_a_rollout_of_the_serial_sampler_is_never_old(env_id, options):
     """What acted is what learns, to rounding: neither weights nor normaliser have moved on."""
     config = config_of(env_id, algo="impala", lr=2e-3, compile="off", **options)
     with build(config) as parts:
-        for _ in range(8):
-            rollout = parts.sampler.collect()
-            assert (rollout.version == parts.learner.version).all()
-            metrics = parts.learner.update(rollout, 1.0)
+        for version in range(8):
+            rollout, metrics = iterate(parts)
+            assert (rollout.version == version).all()
             assert metrics["rho_mean"] == pytest.approx(1.0, abs=1e-5)
-            parts.sampler.publish(parts.learner.weights, parts.learner.version)
 
 
 def ratios_and_values(module, rollout):
@@ -165,18 +165,6 @@ def test_the_targets_of_an_old_rollout_are_vtraces_by_its_recursion(env_id, corr
         np.testing.assert_allclose(
             ours.numpy().reshape(shape)[valid], theirs[valid], rtol=1e-4, atol=1e-4
         )
-
-
-class Descend:
-    """An optimiser whose step is the gradient itself, so that it can be read off the weights."""
-
-    moments = 0
-
-    def step_size_and_eps(self, lr, count):
-        return lr, 0.0
-
-    def step(self, flat, grad, state, rate, floor):
-        flat.sub_(grad * rate)
 
 
 def same_step_columns(rollout):
@@ -300,18 +288,9 @@ def test_masked_next_step_gradients_are_those_of_same_step_with_final_observatio
     network = NetworkSpec(columns.obs_spec, columns.act_spec, (16, 16))
     lam = "vtrace_lambda" if kind is IMPALA else "gae_lambda"
     terms = {lam: LAMBDA, "entropy_coef": 0.01, "normalize_advantage": "rollout"}
-    plan = LearnerConfig(
-        epochs=1,
-        minibatches=1,
-        gamma=GAMMA,
-        lr=LONG_STEP,
-        anneal_lr=False,
-        max_grad_norm=1e9,
-        normalize_return=False,
-        seed=0,
-    )
+    config = replace(ONE_STEP, gamma=GAMMA, lr=LONG_STEP, max_grad_norm=1e9)
     cpu = torch.device("cpu")
-    learner = Learner(network, kind(**terms), Descend(), Local(), plan, 4, cpu)
+    learner = Learner(network, kind(**terms), GradientDescent(), Local(), config, 4, cpu)
     sampler = serial_of(columns, make_actor(network, 4), 61, 0)
     noise = np.random.default_rng(0).normal(scale=0.3, size=learner.weights.shape)
     sampler.publish(learner.weights + noise.astype(np.float32), 0)

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gymnasium import spaces
+from learners import ONE_STEP
 from safetensors.numpy import load
 from saved_runs import PLAIN
 from torch import nn
@@ -28,7 +29,7 @@ from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.ppo import PPO
-from paceline.learning.learner import CHECK_EVERY, Learner, LearnerConfig
+from paceline.learning.learner import CHECK_EVERY, Learner
 from paceline.learning.optimizers import OPTIMIZERS, Adam
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
@@ -186,21 +187,11 @@ def test_ranks_have_environments_of_their_own(together):
 OBS = observation_spec(spaces.Box(-1, 1, (3,)))
 ACT = ActionSpec("discrete", 4)
 NETWORK = NetworkSpec(OBS, ACT, (8,), "tanh")
-PLAN = LearnerConfig(
-    epochs=1,
-    minibatches=1,
-    gamma=0.9,
-    lr=1e-2,
-    anneal_lr=False,
-    max_grad_norm=0.5,
-    normalize_return=False,
-    seed=0,
-)
 
 
-def learner_of(sync, algorithm, columns=2, **plan):
-    plan = replace(PLAN, **plan)
-    return Learner(NETWORK, algorithm, Adam(), sync, plan, columns, torch.device("cpu"))
+def learner_of(sync, algorithm, columns=2, **options):
+    config = replace(ONE_STEP, **options)
+    return Learner(NETWORK, algorithm, Adam(), sync, config, columns, torch.device("cpu"))
 
 
 def rollout_of(learner, rank, valid=None, steps=200, columns=2):
@@ -292,10 +283,10 @@ def ddp_of(place, rank, size, updates):
             optimizer.zero_grad()
             loss_of(wrapped, rows).backward()
             whole = plain.flat(lambda parameter: parameter.grad)
-            norm = nn.utils.clip_grad_norm_(plain.parameters(), PLAN.max_grad_norm)
+            norm = nn.utils.clip_grad_norm_(plain.parameters(), ONE_STEP.max_grad_norm)
             optimizer.step()
             metrics = learner.update(rollout, 1.0)
-            assert norm > PLAN.max_grad_norm, "what is not clipped would prove less"
+            assert norm > ONE_STEP.max_grad_norm, "what is not clipped would prove less"
             assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)
             gradients.append((gradient_of(learner), whole))
             ours.append(learner.flat.weights.numpy().copy())

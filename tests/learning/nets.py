@@ -37,19 +37,27 @@ class Sight(nn.Module):
         return torch.cat([self.dropout(seen) * self.scale, obs["speed"] + self.cube.sum()], -1)
 
 
-class Normed(nn.Module):
+class OneLayer(nn.Module):
     def __init__(self, space):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(space.shape[0], 8), nn.BatchNorm1d(8))
+        self.one = nn.Linear(space.shape[0], 4)
 
     def forward(self, obs):
-        return self.layers(obs)
+        return self.one(obs)
 
 
-class Tied(nn.Module):
+class Normed(OneLayer):
     def __init__(self, space):
-        super().__init__()
-        self.one = nn.Linear(4, 4)
+        super().__init__(space)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, obs):
+        return self.norm(self.one(obs))
+
+
+class Tied(OneLayer):
+    def __init__(self, space):
+        super().__init__(space)
         self.other = nn.Linear(4, 4)
         self.other.weight = self.one.weight
 
@@ -57,22 +65,19 @@ class Tied(nn.Module):
         return self.other(self.one(obs))
 
 
-class Halved(nn.Module):
+class Halved(OneLayer):
     def __init__(self, space):
-        super().__init__()
-        self.one = nn.Linear(4, 4).half()
+        super().__init__(space)
+        self.one.half()
 
     def forward(self, obs):
         return self.one(obs.half())
 
 
-class Wrong(nn.Module):
+class Wrong(OneLayer):
     def __init__(self, space):
-        super().__init__()
+        super().__init__(space)
         self.one = nn.Linear(7, 4)
-
-    def forward(self, obs):
-        return self.one(obs)
 
 
 class NotAModule:
@@ -80,28 +85,16 @@ class NotAModule:
         pass
 
 
-class InPlace(nn.Module):
-    def __init__(self, space):
-        super().__init__()
-        self.one = nn.Linear(space.shape[0], 4)
-
+class InPlace(OneLayer):
     def forward(self, obs):
         return self.one(obs.mul_(0.5))
 
 
-class Double(nn.Module):
-    def __init__(self, space):
-        super().__init__()
-        self.one = nn.Linear(space.shape[0], 4)
-
+class Double(OneLayer):
     def forward(self, obs):
         return self.one(obs).double()
 
 
-class Summed(nn.Module):
-    def __init__(self, space):
-        super().__init__()
-        self.one = nn.Linear(space.shape[0], 4)
-
+class Summed(OneLayer):
     def forward(self, obs):
         return self.one(obs).sum(0, keepdim=True)

@@ -8,6 +8,7 @@ import nets
 import numpy as np
 import pytest
 import torch
+from saved_runs import PLAIN
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
@@ -17,12 +18,10 @@ from paceline.learning.compiler import compiler_missing
 
 def config_of(folder, encoder, env_id="CartPole-v1", **options):
     defaults = {
-        "preset": "none",
+        **PLAIN,
         "num_envs": 4,
         "rollout_steps": 32,
         "total_steps": 512,
-        "threads": 1,
-        "track": "none",
         "eval_episodes": 2,
     }
     return paceline.Config(
@@ -73,10 +72,11 @@ def test_the_module_that_is_handed_out_says_what_the_agent_does(tmp_path):
 
 
 def test_an_object_is_asked_for_again(tmp_path):
-    encoder = torch.nn.Linear(4, 8)
-    list(paceline.train(config_of(tmp_path / "run", encoder)))
+    list(paceline.train(config_of(tmp_path / "run", torch.nn.Linear(4, 8))))
     with pytest.raises(BadInput, match=r"encoder.*resume"):
         list(paceline.resume(tmp_path / "run", total_steps=1024))
+    with pytest.raises(BadInput, match=r"encoder="):
+        paceline.load(tmp_path / "run")
 
 
 def test_an_objects_weights_are_where_learning_begins(tmp_path):
@@ -120,6 +120,9 @@ def test_it_learns_cartpole(tmp_path):
     assert last.recent_return > 100  # a random policy makes 22
 
 
+NEVER_CALLED = ("os:getcwd", "builtins:print", "pathlib:Path", "nets:NotAModule")
+
+
 @pytest.mark.parametrize(
     ("encoder", "words"),
     [
@@ -131,6 +134,7 @@ def test_it_learns_cartpole(tmp_path):
         ("nets:Double", "float64"),
         ("nets:Summed", "for 2 observations"),
         (nets.NotAModule, "not a class of"),
+        *((path, "not a class of") for path in NEVER_CALLED),
         ("nets:Absent", "can't be imported"),
         ("no_such_module:Net", "can't be imported"),
         ("nets", "your own as module:Class"),
@@ -153,12 +157,6 @@ def test_a_checkpoints_word_for_its_encoder_is_never_imported(tmp_path):
     assert paceline.load(alone, encoder=nets.Wide).act(np.zeros(4, np.float32)) in (0, 1)
 
 
-def test_a_name_that_is_no_module_class_is_never_called(tmp_path):
-    for path in ("os:getcwd", "builtins:print", "pathlib:Path", "nets:NotAModule"):
-        with pytest.raises(BadInput, match="not a class of"):
-            list(paceline.train(config_of(tmp_path / "run", path)))
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("compiling", ["off", "on"])
 def test_frozen_weights_stay_as_they_are(tmp_path, compiling):
@@ -171,9 +169,3 @@ def test_frozen_weights_stay_as_they_are(tmp_path, compiling):
     name = "policy.trunk.0.module.0.weight"
     np.testing.assert_array_equal(agent.weights[name], encoder[0].weight.numpy())
     assert (agent.weights["policy.trunk.1.weight"] != 0).any()
-
-
-def test_an_object_that_is_needed_is_asked_for(tmp_path):
-    list(paceline.train(config_of(tmp_path / "run", torch.nn.Linear(4, 8))))
-    with pytest.raises(BadInput, match=r"encoder="):
-        paceline.load(tmp_path / "run")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from learners import ONE_STEP
 
 from paceline.distributed.local import Local
 from paceline.envs.spaces import ActionSpec, observation_spec
@@ -13,33 +16,22 @@ from paceline.errors import Diverged
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
-from paceline.learning.learner import Learner, LearnerConfig
+from paceline.learning.learner import Learner
 from paceline.learning.optimizers import Adam
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
 
 OBS = observation_spec(spaces.Box(-1, 1, (2,)))
 ACT = ActionSpec("discrete", 3)
-GAMMA = 0.9
+NORMALIZED = {"normalize_obs": True, "normalize_return": True}
+GAMMA = ONE_STEP.gamma
 
 
 def make_learner(algorithm=None, columns=2, normalize_obs=False, activation="tanh", **options):
-    plan = LearnerConfig(
-        **{
-            "epochs": 1,
-            "minibatches": 1,
-            "gamma": GAMMA,
-            "lr": 1e-2,
-            "anneal_lr": False,
-            "max_grad_norm": 0.5,
-            "normalize_return": False,
-            "seed": 0,
-        }
-        | options
-    )
+    config = replace(ONE_STEP, **options)
     network = NetworkSpec(OBS, ACT, (16,), activation, normalize_obs=normalize_obs)
     algorithm = algorithm or A2C()
-    return Learner(network, algorithm, Adam(), Local(), plan, columns, torch.device("cpu"))
+    return Learner(network, algorithm, Adam(), Local(), config, columns, torch.device("cpu"))
 
 
 def random_rollout(learner, steps=12, columns=2, seed=0):
@@ -67,26 +59,36 @@ def value_of(learner, obs):
         return float(learner.module(torch.from_numpy(obs).reshape(1, 2))[1])
 
 
+def end_episodes(rollout, kind, columns=slice(None)):
+    """An end after row 4: row 5 only resets, and row 6 is the first of the next episode."""
+    getattr(rollout, kind)[4, columns], rollout.first[6, columns] = True, True
+    rollout.valid[5, columns], rollout.reward[5, columns] = False, 0.0
+
+
+def assert_same_state(one, other):
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
 def weights_of(learner):
     return learner.flat.storage.clone()
 
 
 @pytest.mark.parametrize(
-    ("terminated", "truncated", "bootstraps"),
-    [(False, True, True), (True, False, False), (True, True, False)],
+    ("ends", "bootstraps"),
+    [(["truncated"], True), (["terminated"], False), (["terminated", "truncated"], False)],
     ids=["truncated", "terminated", "both"],
 )
 @pytest.mark.parametrize(
     "algorithm", [PPO(gae_lambda=1.0, normalize_advantage="none"), A2C(), IMPALA()]
 )
-def test_only_a_truncated_end_bootstraps_from_its_final_observation(
-    algorithm, terminated, truncated, bootstraps
-):
+def test_only_a_truncated_end_bootstraps_from_its_final_observation(algorithm, ends, bootstraps):
     """With both flags set, terminated wins. What follows the end must not matter."""
     learner = make_learner(algorithm)
     rollout = random_rollout(learner)
-    rollout.terminated[4, 0], rollout.truncated[4, 0] = terminated, truncated
-    rollout.valid[5, 0], rollout.reward[5, 0], rollout.first[6, 0] = False, 0.0, True
+    for kind in ends:
+        end_episodes(rollout, kind, 0)
     final = value_of(learner, rollout.obs[5, 0])
     assert abs(final) > 1e-3, "a value of zero would prove nothing"
     expected = GAMMA * final if bootstraps else 0.0
@@ -129,12 +131,9 @@ def test_what_an_invalid_row_holds_changes_no_weight(kind, normalize):
     """Rows of an ended episode's reset: whatever their action, log-probability and reward say."""
     results = []
     for spoil in (False, True):
-        learner = make_learner(
-            kind(normalize_advantage=normalize), normalize_obs=True, normalize_return=True
-        )
+        learner = make_learner(kind(normalize_advantage=normalize), **NORMALIZED)
         rollout = random_rollout(learner)
-        rollout.truncated[4], rollout.first[6] = True, True
-        rollout.valid[5], rollout.reward[5] = False, 0.0
+        end_episodes(rollout, "truncated")
         if spoil:
             rollout.action[5], rollout.logp[5] = 2, -15.0
         learner.update(rollout, 1.0)
@@ -148,19 +147,16 @@ def test_an_invalid_row_of_absurd_size_changes_no_weight_and_no_metric(kind, nor
     """After a terminal state not even its observation has a say."""
     results = []
     for size in (0.5, -1e30):
-        learner = make_learner(
-            kind(normalize_advantage=normalize), normalize_obs=True, normalize_return=True
-        )
+        learner = make_learner(kind(normalize_advantage=normalize), **NORMALIZED)
         rollout = random_rollout(learner)
-        rollout.terminated[4], rollout.first[6], rollout.valid[5] = True, True, False
+        end_episodes(rollout, "terminated")
         rollout.obs[5] = rollout.reward[5] = rollout.logp[5] = size
         rollout.action[5] = 2
         metrics = learner.update(rollout, 1.0)
         results.append((metrics, learner.state()))
     (metrics, state), (spoilt, spoilt_state) = results
     assert spoilt == metrics
-    for name, array in state.items():
-        np.testing.assert_array_equal(spoilt_state[name], array, err_msg=name)
+    assert_same_state(spoilt_state, state)
 
 
 @pytest.mark.parametrize("size", [1e3, 1e10, 1e20, 1e30])
@@ -171,8 +167,7 @@ def test_an_extreme_final_observation_does_not_break_the_update(size):
     """
     learner = make_learner(PPO(), activation="relu", epochs=4, minibatches=2)
     rollout = random_rollout(learner)
-    rollout.terminated[4], rollout.first[6] = True, True
-    rollout.valid[5], rollout.reward[5] = False, 0.0
+    end_episodes(rollout, "terminated")
     rollout.obs[5] = size
     refresh_logp(learner, rollout)
     learner.update(rollout, 1.0)
@@ -181,7 +176,7 @@ def test_an_extreme_final_observation_does_not_break_the_update(size):
 
 @pytest.mark.parametrize("kind", [PPO, IMPALA])
 def test_a_rollout_without_a_single_valid_row_changes_no_weight(kind):
-    learner = make_learner(kind(), normalize_obs=True, normalize_return=True, minibatches=2)
+    learner = make_learner(kind(), minibatches=2, **NORMALIZED)
     rollout = random_rollout(learner)
     rollout.valid[:] = False
     before = weights_of(learner)
@@ -224,17 +219,14 @@ def test_epochs_go_on_while_the_policy_stays_near():
 
 
 def test_a_diverged_update_leaves_everything_as_it_was():
-    learner = make_learner(PPO(), normalize_obs=True, normalize_return=True, minibatches=2)
+    learner = make_learner(PPO(), minibatches=2, **NORMALIZED)
     learner.update(random_rollout(learner), 1.0)
     before = learner.state()
     rollout = random_rollout(learner, seed=1)
     rollout.logp[3, 0] = -200.0  # a ratio of e²⁰⁰
     with pytest.raises(Diverged, match="update 2"):
         learner.update(rollout, 1.0)
-    after = learner.state()
-    assert before.keys() == after.keys()
-    for name, array in before.items():
-        np.testing.assert_array_equal(array, after[name], err_msg=name)
+    assert_same_state(learner.state(), before)
 
 
 def test_observation_statistics_hold_every_valid_row_and_no_other():
@@ -252,10 +244,9 @@ def test_observation_statistics_hold_every_valid_row_and_no_other():
 
 
 def test_warming_up_on_a_blank_rollout_learns_nothing():
-    learner = make_learner(PPO(), normalize_obs=True, normalize_return=True, minibatches=2)
+    learner = make_learner(PPO(), minibatches=2, **NORMALIZED)
     learner.update(random_rollout(learner), 1.0)
     before = learner.state()
     rollout = random_rollout(learner, seed=5)
     learner.warm_up(rollout)
-    for name, array in learner.state().items():
-        np.testing.assert_array_equal(array, before[name], err_msg=name)
+    assert_same_state(learner.state(), before)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from learners import scalar_rollout
 
 from paceline.policy.normalize import REWARD_CLIP, ReturnScaler, RunningMoments
-from paceline.rollout import Rollout
 
 
 def batches(size, seed=0):
@@ -67,9 +67,8 @@ def test_restored_moments_go_on_as_the_original_does():
 
 def next_step_rollout(steps, columns, rng, ended, first):
     """A random rollout under next-step autoreset; the row after an end only resets."""
-    out = Rollout.allocate(steps, columns, ((), np.float32), ((), np.int64))
+    out = scalar_rollout(steps, columns)
     out.first[0] = first
-    out.valid[:] = True
     for t, i in np.ndindex(steps, columns):
         if ended[i]:
             out.valid[t, i], out.reward[t, i], out.first[t + 1, i] = False, 0.0, True
@@ -106,9 +105,8 @@ def test_running_returns_start_anew_after_either_kind_of_end():
 def test_undiscounted_running_return_does_not_leak_over_truncation():
     """Gymnasium's NormalizeReward gives 1, 2, 3, 3, 4, 5, 6 … here (FACTS 1.2)."""
     scaler = ReturnScaler(1, 1.0)
-    rollout = Rollout.allocate(8, 1, ((), np.float32), ((), np.int64))
-    rollout.valid[:, 0] = [1, 1, 1, 0, 1, 1, 1, 0]
-    rollout.reward[:, 0] = [1, 1, 1, 0, 1, 1, 1, 0]
+    ones = np.array([1, 1, 1, 0, 1, 1, 1, 0])[:, None]
+    rollout = scalar_rollout(8, 1, valid=ones, reward=ones)
     rollout.truncated[[2, 6]] = True
     rollout.first[[0, 4, 8]] = True
     assert scaler.returns(rollout).tolist() == [1, 2, 3, 1, 2, 3]
@@ -117,8 +115,7 @@ def test_undiscounted_running_return_does_not_leak_over_truncation():
 
 def test_running_return_starts_anew_when_an_environment_was_rebuilt_without_an_end():
     scaler = ReturnScaler(1, 1.0)
-    rollout = Rollout.allocate(2, 1, ((), np.float32), ((), np.int64))
-    rollout.valid[:], rollout.reward[:] = True, 5.0
+    rollout = scalar_rollout(2, 1, reward=5.0)
     scaler.returns(rollout)
     rollout.valid[0], rollout.reward[0], rollout.first[1] = False, 0.0, True
     assert scaler.returns(rollout).tolist() == [5.0]
@@ -130,12 +127,8 @@ def side_by_side(rollouts, columns):
         name: np.concatenate([rollout.arrays()[name] for rollout in rollouts], axis=-1)
         for name in ("reward", "terminated", "truncated", "valid", "first")
     }
-    width = sum(len(numbers) for numbers in columns)
-    out = Rollout.allocate(rollouts[0].steps, width, ((), np.float32), ((), np.int64))
-    for name, array in joined.items():
-        getattr(out, name)[...] = array
-    out.column[:] = np.concatenate(columns)
-    return out
+    column = np.concatenate(columns)
+    return scalar_rollout(rollouts[0].steps, len(column), column=column, **joined)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +169,7 @@ def test_columns_that_come_twice_count_as_two_rollouts_one_after_the_other(order
 def test_a_column_is_known_by_its_number_and_not_by_its_place():
     """Workers of a stream arrive in any order."""
     scaler = ReturnScaler(2, 1.0)
-    rollout = Rollout.allocate(1, 2, ((), np.float32), ((), np.int64))
-    rollout.valid[:], rollout.reward[0] = True, [1.0, 10.0]
+    rollout = scalar_rollout(1, 2, reward=[1.0, 10.0])
     assert scaler.returns(rollout).tolist() == [1.0, 10.0]
     rollout.column[:] = [1, 0]
     assert scaler.returns(rollout).tolist() == [11.0, 11.0]
@@ -185,9 +177,7 @@ def test_a_column_is_known_by_its_number_and_not_by_its_place():
 
 def test_scaled_rewards_have_a_running_return_of_unit_deviation_and_are_limited():
     scaler, rng = ReturnScaler(1, 0.0), np.random.default_rng(0)
-    rollout = Rollout.allocate(5000, 1, ((), np.float32), ((), np.int64))
-    rollout.valid[:] = True
-    rollout.reward[:] = 100 * rng.normal(size=rollout.reward.shape)
+    rollout = scalar_rollout(5000, 1, reward=100 * rng.normal(size=(5000, 1)))
     seen = scaler.returns(rollout)
     scaler.moments.update(len(seen), seen.mean(), seen.var())
     scaled = scaler(rollout.reward)

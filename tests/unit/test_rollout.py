@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from learners import scalar_rollout
 
 from paceline.rollout import Episode, OpenEpisodes, Rollout
 
@@ -23,9 +24,8 @@ class Stream:
         self.first = np.ones(columns, bool)
 
     def rollout(self, steps):
-        out = Rollout.allocate(steps, self.columns, ((), np.float32), ((), np.int64))
+        out = scalar_rollout(steps, self.columns)
         out.first[0] = self.first
-        out.valid[:] = True
         true_ends = []
         for t in range(steps):
             for i in range(self.columns):
@@ -69,9 +69,7 @@ def test_episodes_are_counted_across_rollouts_even_when_some_vanish_without_an_e
 
 def test_an_episode_that_began_anew_without_an_end_leaves_nothing_in_the_next():
     opened = OpenEpisodes.none(1)
-    rollout = Rollout.allocate(3, 1, ((), np.float32), ((), np.int64))
-    rollout.valid[:, 0] = [True, True, True]
-    rollout.reward[:, 0] = [1, 2, 4]
+    rollout = scalar_rollout(3, 1, reward=[[1], [2], [4]])
     assert opened.close(rollout) == []
     rollout.first[1], rollout.valid[0], rollout.reward[0] = True, False, 0  # rebuilt in row 0
     rollout.reward[1:, 0] = [8, 16]
@@ -81,9 +79,7 @@ def test_an_episode_that_began_anew_without_an_end_leaves_nothing_in_the_next():
 
 def test_closed_episodes_carry_their_number_in_the_whole_run():
     opened = OpenEpisodes.none(2)
-    rollout = Rollout.allocate(1, 2, ((), np.float32), ((), np.int64))
-    rollout.valid[:], rollout.reward[:] = True, 1.0
-    rollout.terminated[0, 1] = True
+    rollout = scalar_rollout(1, 2, reward=1.0, terminated=[False, True])
     assert opened.close(rollout, first_column=6) == [Episode(7, 1.0, 1)]
 
 
@@ -98,7 +94,6 @@ def test_a_float_that_nobody_wrote_is_obvious():
 
 
 def test_done_is_either_kind_of_end():
-    rollout = Rollout.allocate(1, 4, ((), np.float32), ((), np.int64))
-    rollout.terminated[0] = [False, True, False, True]
-    rollout.truncated[0] = [False, False, True, True]
+    ends = {"terminated": [False, True, False, True], "truncated": [False, False, True, True]}
+    rollout = scalar_rollout(1, 4, **ends)
     assert rollout.done[0].tolist() == [False, True, True, True]

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from gymnasium import spaces
+from learners import GradientDescent
 
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.learning.algorithms.a2c import A2C
@@ -27,24 +28,14 @@ ACTIONS = {
 }
 
 
-class Descend:
-    """An optimiser whose step is the gradient itself, so that it can be read off the weights."""
-
-    moments = 0
-
-    def step_size_and_eps(self, lr, count):
-        return lr, 0.0
-
-    def step(self, flat, grad, state, rate, floor):
-        flat.sub_(grad * rate)
-
-
-def make_step(algorithm, kind="discrete", max_norm=1e9, optimizer=None):
-    module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,), activation="relu"))
+def make_step(
+    algorithm, kind="discrete", max_norm=1e9, optimizer=None, compiling=False, activation="relu"
+):
+    module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,), activation=activation))
     module.initialize(0)
     objective = Objective(PolicyLoss(module, algorithm, max_norm))
     flat = FlatParameters(module, torch.device("cpu"), objective)
-    return Step(objective, flat, optimizer or Descend(), False), module
+    return Step(objective, flat, optimizer or GradientDescent(), compiling), module
 
 
 def some_rows(module, kind, count, seed=0):
@@ -181,21 +172,17 @@ def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
     if compiling and (missing := compiler_missing()):
         pytest.skip(missing)
     results = []
-    for whole in (False, True):
-        module = ActorCritic(NetworkSpec(OBS, ACTIONS[kind], hidden=(8,)))
-        module.initialize(0)
-        objective = Objective(PolicyLoss(module, PPO(), 0.5))
-        flat = FlatParameters(module, torch.device("cpu"), objective)
-        step = Step(objective, flat, RMSprop(eps=1e-5), compiling)
+    for fused in (False, True):
+        step, module = make_step(PPO(), kind, 0.5, RMSprop(), compiling, activation="tanh")
         terms = []
         for seed in range(3):
             rows = some_rows(module, kind, 16, seed)
-            if whole:
+            if fused:
                 terms.append(step.fused(rows, 0.7, 1e-2).clone())
             else:
                 step.gradient(rows, 0.7)
                 terms.append(step.apply(1e-2).clone())
-        results.append((flat.weights.clone(), torch.stack(terms), step.count))
+        results.append((step._flat.weights.clone(), torch.stack(terms), step.count))
     (one, ours, steps), (other, theirs, again) = results
     assert steps == again == 3
     if not compiling:
