@@ -42,6 +42,21 @@ def config_of(env_id, **options):
     )
 
 
+def assert_learn_the_same(config, other):
+    """Both learners move to the same weights on the rollouts of the first; returns the number of
+    episodes that ended in them."""
+    with build(config) as ours, build(other) as theirs:
+        weights, twins = ours.learner.flat.weights, theirs.learner.flat.weights
+        start, ends = weights.clone(), 0
+        for _ in range(10):
+            rollout, _ = iterate(ours)
+            ends += rollout.done.sum()
+            theirs.learner.update(rollout, 1.0)
+            torch.testing.assert_close(twins, weights, rtol=0, atol=2e-6)
+        assert (weights - start).abs().max() > 5e-3
+    return ends
+
+
 @pytest.mark.parametrize("normalize", ["none", "rollout"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
@@ -51,18 +66,7 @@ def test_a2c_is_ppo_with_one_epoch_and_one_minibatch(env_id, optimizer, normaliz
     terms = {"gae_lambda": LAMBDA, "entropy_coef": 0.01, "normalize_advantage": normalize}
     a2c = config_of(env_id, algo="a2c", a2c=terms, **same)
     ppo = config_of(env_id, algo="ppo", ppo=terms, **same)
-    with build(a2c) as ours, build(ppo) as theirs:
-        start = ours.learner.flat.weights.clone()
-        for _ in range(10):
-            rollout = ours.sampler.collect()
-            ours.learner.update(rollout, 1.0)
-            theirs.learner.update(rollout, 1.0)
-            ours.sampler.publish(ours.learner.weights, ours.learner.version)
-        moved = (ours.learner.flat.weights - start).abs().max()
-        assert moved > 5e-3
-        torch.testing.assert_close(
-            theirs.learner.flat.weights, ours.learner.flat.weights, rtol=0, atol=2e-6
-        )
+    assert_learn_the_same(a2c, ppo)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
@@ -74,19 +78,8 @@ def test_impala_on_its_own_rollouts_is_a2c_with_n_step_returns(env_id, optimizer
     terms = {"entropy_coef": 0.01, "vf_coef": 0.4}
     a2c = config_of(env_id, algo="a2c", a2c=terms | {"gae_lambda": 1.0}, **same)
     impala = config_of(env_id, algo="impala", impala=terms | {"vtrace_lambda": 1.0}, **same)
-    with build(impala) as ours, build(a2c) as theirs:
-        start, ends = ours.learner.flat.weights.clone(), 0
-        for _ in range(10):
-            rollout = ours.sampler.collect()
-            ends += rollout.done.sum()
-            ours.learner.update(rollout, 1.0)
-            theirs.learner.update(rollout, 1.0)
-            torch.testing.assert_close(
-                theirs.learner.flat.weights, ours.learner.flat.weights, rtol=0, atol=2e-6
-            )
-            ours.sampler.publish(ours.learner.weights, ours.learner.version)
-        assert ends >= 12
-        assert (ours.learner.flat.weights - start).abs().max() > 5e-3
+    ends = assert_learn_the_same(impala, a2c)
+    assert ends >= 12
 
 
 @pytest.mark.parametrize(
@@ -108,17 +101,22 @@ def test_a_rollout_of_the_serial_sampler_is_never_old(env_id, options):
             assert metrics["rho_mean"] == pytest.approx(1.0, abs=1e-5)
 
 
+def logp_and_entropy(module, parameters, action):
+    """By torch's own distributions."""
+    if action.ndim == 1:
+        policy = torch.distributions.Categorical(logits=parameters)
+        return policy.log_prob(action), policy.entropy()
+    policy = torch.distributions.Normal(parameters, module.policy.log_std.exp())
+    return policy.log_prob(action).sum(-1), policy.entropy().sum(-1)
+
+
 def ratios_and_values(module, rollout):
-    """exp(log π − log μ) [T, B] and V [T+1, B], by torch's own distributions."""
+    """exp(log π − log μ) [T, B] and V [T+1, B]."""
     shape, size = rollout.obs.shape[:2], rollout.logp.size
     with torch.no_grad():
         parameters, value = module(torch.from_numpy(rollout.obs).flatten(0, 1))
-        parameters, action = parameters[:size], torch.from_numpy(rollout.action).flatten(0, 1)
-        if action.ndim == 1:
-            logp = torch.distributions.Categorical(logits=parameters).log_prob(action)
-        else:
-            policy = torch.distributions.Normal(parameters, module.policy.log_std.exp())
-            logp = policy.log_prob(action).sum(-1)
+        action = torch.from_numpy(rollout.action).flatten(0, 1)
+        logp, _ = logp_and_entropy(module, parameters[:size], action)
     logp = logp.numpy().reshape(rollout.logp.shape)
     return np.exp(logp - rollout.logp), value.numpy().reshape(shape)
 
@@ -170,71 +168,38 @@ def test_the_targets_of_an_old_rollout_are_vtraces_by_its_recursion(env_id, corr
 def same_step_columns(rollout):
     """The rollout as an environment with same-step autoreset and final observations gives it.
 
-    Each column is a list of (obs, action, logp, reward, terminated, truncated, final obs), the
-    next entry's obs being the reset one; and the observation that its last row led to.
+    Each column is a list of (obs, action, logp, reward, terminated, final obs or None), the next
+    entry's obs being the reset one; and the observation that its last row led to.
     """
     columns = []
     for i in range(rollout.columns):
         rows = []
-        for t in range(rollout.steps):
-            if not rollout.valid[t, i]:
-                continue
-            terminated, truncated = rollout.terminated[t, i], rollout.truncated[t, i]
-            final = rollout.obs[t + 1, i] if terminated or truncated else None
-            rows.append(
-                (
-                    rollout.obs[t, i],
-                    rollout.action[t, i],
-                    rollout.logp[t, i],
-                    rollout.reward[t, i],
-                    terminated,
-                    truncated,
-                    final,
-                )
-            )
+        for t in np.flatnonzero(rollout.valid[:, i]):
+            final = rollout.obs[t + 1, i] if rollout.done[t, i] else None
+            fields = (rollout.obs, rollout.action, rollout.logp, rollout.reward, rollout.terminated)
+            rows.append((*(field[t, i] for field in fields), final))
         columns.append((rows, rollout.obs[-1, i]))
     return columns
 
 
-def same_step_targets(columns, value_of):
-    """Advantages and returns by the usual loop, with one more forward pass at every end."""
-    advantages, returns = [], []
-    for rows, last in columns:
-        advantage, found = 0.0, []
-        for k in range(len(rows) - 1, -1, -1):
-            obs, _, _, reward, terminated, truncated, final = rows[k]
-            if final is not None:
-                successor = value_of(final)
-            else:
-                successor = value_of(rows[k + 1][0] if k + 1 < len(rows) else last)
-            value = value_of(obs)
-            delta = reward + (0.0 if terminated else GAMMA * successor) - value
-            ended = terminated or truncated
-            advantage = delta + (0.0 if ended else GAMMA * LAMBDA * advantage)
-            found.append((advantage, advantage + value))
-        for advantage, target in reversed(found):
-            advantages.append(advantage)
-            returns.append(target)
-    return np.array(advantages), np.array(returns)
-
-
-def same_step_vtrace(columns, value_of, ratios):
-    """V-trace's advantages and targets by the same loop; `ratios` are those of all rows in turn."""
+def same_step_targets(columns, value_of, ratios=None):
+    """Advantages and returns by the usual loop, with one more forward pass at every end: GAE's, or
+    V-trace's with the `ratios` of all rows in turn."""
     advantages, targets, at = [], [], 0
     for rows, last in columns:
         target, found = value_of(last), []
         for k in range(len(rows) - 1, -1, -1):
-            obs, _, _, reward, terminated, _, final = rows[k]
+            obs, _, _, reward, terminated, final = rows[k]
             if final is not None:
                 successor = target = value_of(final)
             else:
                 successor = value_of(rows[k + 1][0] if k + 1 < len(rows) else last)
             gamma, value = 0.0 if terminated else GAMMA, value_of(obs)
-            rho = min(1.0, ratios[at + k])
+            rho = 1.0 if ratios is None else min(1.0, ratios[at + k])
             advantage = rho * (reward + gamma * target - value)
             delta = rho * (reward + gamma * successor - value)
             target = value + delta + gamma * LAMBDA * rho * (target - successor)
-            found.append((advantage, target))
+            found.append((target - value if ratios is None else advantage, target))
         at += len(rows)
         advantages += [advantage for advantage, _ in reversed(found)]
         targets += [target for _, target in reversed(found)]
@@ -253,17 +218,9 @@ def same_step_gradient(module, columns, kind):
     action = torch.from_numpy(np.stack([row[1] for row in rows]))
     old = torch.from_numpy(np.stack([row[2] for row in rows]))
     parameters, value = module(obs)
-    if action.ndim == 1:
-        policy = torch.distributions.Categorical(logits=parameters)
-        logp, entropy = policy.log_prob(action), policy.entropy()
-    else:
-        policy = torch.distributions.Normal(parameters, module.policy.log_std.exp())
-        logp, entropy = policy.log_prob(action).sum(-1), policy.entropy().sum(-1)
+    logp, entropy = logp_and_entropy(module, parameters, action)
     ratio = (logp - old).exp()
-    if kind is IMPALA:
-        targets = same_step_vtrace(columns, value_of, ratio.tolist())
-    else:
-        targets = same_step_targets(columns, value_of)
+    targets = same_step_targets(columns, value_of, ratio.tolist() if kind is IMPALA else None)
     advantage, target = (torch.from_numpy(array) for array in targets)
     advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
     if kind is PPO:
