@@ -19,7 +19,7 @@ from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, OpenEpisodes, Rollout, RolloutSpec
 from .ledger import Snapshot, last_rows, split_by_env
-from .unroll import check, check_policy, unroll
+from .unroll import check_environment, check_parameters, unroll
 
 COUNTERS = ("row", "rollouts", "episode", "started", "ended", "length")
 
@@ -37,8 +37,8 @@ class Block:
         self._first = np.zeros(spec.columns, np.bool_)
         self._carry = np.zeros((spec.columns, spec.carry), np.float32)
         stacks = columns.obs_spec.stack > 1
-        self._window = FrameStack(columns.obs_spec, spec.columns) if stacks else None
-        self._head = np.empty((spec.steps, spec.columns, actor.distribution.size), np.float32)
+        self._frame_stack = FrameStack(columns.obs_spec, spec.columns) if stacks else None
+        self._parameters = np.empty((spec.steps, spec.columns, actor.distribution.size), np.float32)
         self._open = OpenEpisodes.none(columns.num_envs)
         self._rollouts, self._version = 0, 0
         self._process = os.getpid()
@@ -64,14 +64,21 @@ class Block:
                 self._seed, self._rollouts, first, out.columns, out.steps
             )
         out.begin(self._obs, self._first)
-        if self._window is not None:
-            out.before[:] = self._window.before
+        if self._frame_stack is not None:
+            out.before[:] = self._frame_stack.before
         unroll(
-            columns, self._actor, noise, out, self._head, self._heartbeat, self._carry, self._window
+            columns,
+            self._actor,
+            noise,
+            out,
+            self._parameters,
+            self._heartbeat,
+            self._carry,
+            self._frame_stack,
         )
         end_if_forked(self._process)
-        check_policy(out, self._head, columns.obs_spec)
-        check(out, columns.obs_spec, first, begun)
+        check_parameters(out, self._parameters, columns.obs_spec)
+        check_environment(out, columns.obs_spec, first, begun)
         self._obs[:], self._first[:] = out.obs[-1], out.first[-1]
         self._rollouts += 1
         return self._open.close(out, first)
@@ -87,7 +94,7 @@ class Block:
 
     def snapshot(self) -> Snapshot:
         """Where the columns stand now."""
-        before = {} if self._window is None else {"before": self._window.before.copy()}
+        before = {} if self._frame_stack is None else {"before": self._frame_stack.before.copy()}
         last = {"obs": self._obs, "first": self._first, "state": self._carry}
         return self.counters() | last_rows(self.columns.obs_spec, last) | before
 
@@ -108,8 +115,8 @@ class Block:
         self._first[:] = state["first"]
         if self._carry.size:
             self._carry[:] = state["state"]
-        if self._window is not None:
-            self._window.before = state["before"]
+        if self._frame_stack is not None:
+            self._frame_stack.before = state["before"]
         self._open = OpenEpisodes(state["total"].copy(), state["length"].copy())
         return self._replay(state) if columns.resume == "replay" else []
 

@@ -27,61 +27,63 @@ def unroll(
     actor: Actor,
     noise: Array,
     out: Rollout,
-    head: Array,
+    parameters: Array,
     heartbeat: Heartbeat,
     carry: Array,
-    window: FrameStack | None = None,
+    frame_stack: FrameStack | None = None,
 ) -> None:
     """Fill `out` from its first observations `out.obs[0]`, which are set.
 
-    `head[T, B, size]` receives the parameters of the policy's distributions; `carry[B, S]` is its
-    memory; `window` stacks frames for a policy that sees stacks.
+    `parameters[T, B, size]` receives those of the policy's distributions; `carry[B, S]` is its
+    memory; `frame_stack` is for a policy that sees stacked frames.
     """
     act, sample, adapt, step = actor.step, actor.distribution.sample, columns.adapt, columns.step
     row, values, segment = columns.row, len(out.value), out.segment
     # Iterating over rows takes half the time of indexing them.
-    rows = zip(head, noise, out.action, out.obs, out.first, strict=False)
-    for t, (parameters, drawn, action, obs, first) in enumerate(rows):
+    rows = zip(parameters, noise, out.action, out.obs, out.first, strict=False)
+    for t, (params, drawn, action, obs, first) in enumerate(rows):
         heartbeat.row = row + t
         if heartbeat.leave:
             raise RolloutCancelled
-        if window is not None:
-            obs = window.show(obs, first)
+        if frame_stack is not None:
+            obs = frame_stack.show(obs, first)
         value = out.value[t] if values else None
         if segment and t % segment == 0:
             out.state[t // segment] = carry
         before = carry.copy() if segment else carry
         try:
-            act(obs, first, carry, parameters, value)
-            sample(parameters, drawn, action)
+            act(obs, first, carry, params, value)
+            sample(params, drawn, action)
         except FP_ERRORS:
             with np.errstate(all="ignore"):
                 carry[...] = before
-                act(obs, first, carry, parameters, value)
-                sample(parameters, drawn, action)
-        if window is not None:
-            window.shift()
+                act(obs, first, carry, params, value)
+                sample(params, drawn, action)
+        if frame_stack is not None:
+            frame_stack.shift()
         step(t, adapt(action), out)
     with np.errstate(all="ignore"):
         if segment:
             out.state[-1] = carry
         if values:
             first = out.first[-1]
-            obs = out.obs[-1] if window is None else window.show(out.obs[-1], first)
-            act(obs, first, carry.copy(), np.empty_like(head[0]), out.value[-1])
-        out.logp[:] = actor.distribution.logp(head, out.action)
+            obs = out.obs[-1] if frame_stack is None else frame_stack.show(out.obs[-1], first)
+            act(obs, first, carry.copy(), np.empty_like(parameters[0]), out.value[-1])
+        out.logp[:] = actor.distribution.logp(parameters, out.action)
 
 
-def check_policy(rollout: Rollout, head: Array, spec: ObservationSpec) -> None:
+def check_parameters(rollout: Rollout, parameters: Array, spec: ObservationSpec) -> None:
     """Raise `Diverged` if the policy's outputs are not finite for a finite observation."""
-    if _finite_sum(head):
+    if _finite_sum(parameters):
         return
-    for t, i, _ in np.argwhere(~np.isfinite(head))[:1]:
+    for t, i, _ in np.argwhere(~np.isfinite(parameters))[:1]:
         if all(np.isfinite(part[t, i]).all() for part in spec.split(rollout.obs).values()):
             raise Diverged("the policy's actions became NaN or infinite; a lower lr often helps")
 
 
-def check(rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Array) -> None:
+def check_environment(
+    rollout: Rollout, spec: ObservationSpec, first_column: int, begun: Array
+) -> None:
     """Raise `EnvironmentFailed` for observations and rewards that are not finite or out of range.
 
     `begun[B]` is the length of each column's episode at the rollout's start.
