@@ -1,14 +1,21 @@
-"""Small runs in this process, and what their directories hold at the end."""
+"""Small runs, and what their directories and logs hold at the end."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 
 PLAIN = {"preset": "none", "track": "none", "device": "cpu", "threads": 1, "compile": "off"}
 """Options of a run that is the same wherever it is made."""
+TINY = {"num_envs": 2, "rollout_steps": 8, "epochs": 1, "minibatches": 1, "eval_episodes": 1}
+"""Options of a run whose iterations take milliseconds."""
+TINY_FLAGS = shlex.split(
+    "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 8 "
+    "--eval-episodes 1 --track none --compile off --total-iters 4"
+)
 
 
 def metrics_of(run):
@@ -26,3 +33,19 @@ def last_state(run):
     """Weights and state of the newest checkpoint, as bytes."""
     newest = sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1]
     return [(newest / name).read_bytes() for name in ("weights.safetensors", "state.safetensors")]
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def iterations(run):
+    return [line["iter"] for line in run.metrics()]
+
+
+def assert_refused(ended, words):
+    """A command that ended with exit code 2 and a short message with all of `words`."""
+    assert ended.code == 2 and "Traceback" not in ended.err, ended
+    assert ended.err.startswith("paceline: ") and len(ended.err.splitlines()) <= 3, ended.err
+    for word in words:
+        assert word in ended.err, f"{word!r} is not in: {ended.err}"

@@ -48,7 +48,7 @@ def observations(kind, number=12):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_observations_get_the_actions_that_each_gets_alone(runs, kind):
+def test_a_batch_of_observations_gets_the_same_actions_as_each_alone(runs, kind):
     agent, obs = paceline.load(runs(kind)), observations(kind)
     together = agent.act(obs)
     assert len(together) == len(obs)
@@ -66,7 +66,7 @@ def test_every_action_lies_in_the_environments_space(runs, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_module_says_what_the_acting_half_says(runs, kind):
+def test_the_torch_module_and_the_actor_compute_the_same(runs, kind):
     """Logits or means of `agent.module`, in torch, and of the actor that samples, in numpy."""
     agent, obs = paceline.load(runs(kind)), observations(kind)
     with torch.no_grad():
@@ -79,7 +79,7 @@ def test_the_module_says_what_the_acting_half_says(runs, kind):
 
 
 @pytest.mark.parametrize("kind", ["vector", "normalized", "discrete", "image"])
-def test_the_greedy_action_is_the_likeliest(runs, kind):
+def test_the_greedy_action_is_the_most_likely(runs, kind):
     agent, obs = paceline.load(runs(kind)), observations(kind)
     with torch.no_grad():
         logits, _ = agent.module(torch.from_numpy(obs))
@@ -105,7 +105,7 @@ def test_a_loaded_agent_drives_a_plain_gymnasium_environment(runs):
     assert obs.shape == (3,)
 
 
-def test_lists_are_taken_for_arrays(runs):
+def test_lists_are_accepted_as_arrays(runs):
     agent, obs = paceline.load(runs("vector")), observations("vector")
     assert agent.act(obs.tolist()) == agent.act(obs)
     assert agent.act(obs[0].tolist()) == agent.act(obs[0])
@@ -128,7 +128,7 @@ def test_a_checkpoint_can_be_loaded_without_its_run(runs, tmp_path):
     assert paceline.load(moved).act(obs) == paceline.load(runs("vector")).act(obs)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_a_directory_without_checkpoints_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(BadInput, match="neither a run nor a checkpoint"):
             paceline.load(path)

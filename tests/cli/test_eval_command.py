@@ -1,4 +1,4 @@
-"""Evaluation: N seeds are N episodes, each counted once, and the same whenever they are played."""
+"""Evaluation: N seeds are N episodes, each counted once, and reproducible."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shown(ended):
 
 
 def episode(act, seed, env_id="CartPole-v1", **kwargs):
-    """One episode, played as anybody would: (return, length)."""
+    """One episode in plain Gymnasium: (return, length)."""
     env = gym.make(env_id, **kwargs)
     obs, _ = env.reset(seed=seed)
     total, length, ended = 0.0, 0, False
@@ -51,7 +51,7 @@ def test_a_run_is_evaluated_with_its_newest_checkpoint(trained):
     assert trained.run("run").checkpoints()[-1].name in ended.out
 
 
-def test_evaluation_is_the_same_twice_and_changes_nothing_but_its_own_file(trained):
+def test_evaluation_is_reproducible_and_writes_only_eval_json(trained):
     def files():
         paths = (p for p in (trained.folder / "run").rglob("*") if p.is_file())
         return {p: p.stat().st_mtime_ns for p in paths if p.name != "eval.json"}
@@ -94,7 +94,7 @@ def test_an_environment_with_other_spaces_is_refused(trained, capsys):
             paceline.evaluate(agent, env_id, 1)
 
 
-def test_another_environment_with_the_same_spaces_is_played(trained):
+def test_another_environment_with_the_same_spaces_is_accepted(trained):
     (trained.folder / "heavy.py").write_text(
         "import gymnasium as gym\n"
         "gym.register('Short-v0', 'gymnasium.envs.classic_control:CartPoleEnv',"
@@ -104,7 +104,7 @@ def test_another_environment_with_the_same_spaces_is_played(trained):
     assert (env_id, mean, std) == ("heavy:Short-v0", 7.0, 0.0)
 
 
-def test_a_checkpoint_outside_a_run_needs_to_be_told_where_to_play(trained):
+def test_a_checkpoint_outside_a_run_needs_env_id(trained):
     last = trained.run("run").checkpoints()[-1]
     shutil.copytree(last, trained.folder / "policy")
     with pytest.raises(paceline.BadInput, match="--env-id"):
@@ -114,7 +114,7 @@ def test_a_checkpoint_outside_a_run_needs_to_be_told_where_to_play(trained):
     assert shown(there)[1] == pytest.approx(inside.mean, abs=0.006)
 
 
-def test_the_options_of_the_environment_hold_in_evaluation_too(shell):
+def test_evaluation_uses_the_environment_options_of_the_run(shell):
     flags = ("--total-iters", "1", "--eval-episodes", "2", "--env.time-limit", "6")
     shell.train_here("run", *flags, "--env-id", "toy:constant", "--env.kwargs", '{"length": 50}')
     assert shown(shell("eval", "run", "--episodes", "3"))[1] == 6.0
@@ -170,7 +170,7 @@ def test_short_episodes_are_not_counted_more_often_than_long_ones(shell, episode
 
 
 def test_an_episode_without_an_end_is_cut_off(shell, monkeypatch):
-    """Rather than evaluate for ever; the limit is lowered here to save time."""
+    """The limit is lowered here to save time."""
 
     class Endless(Countdown):
         def step(self, action):

@@ -1,4 +1,4 @@
-"""A run that ends well and has learnt nothing says so."""
+"""A run that has learned nothing ends with a warning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ gym.register("Endless-v0", Endless)
 SHORT = ("--output-dir", "run", "--track", "none", "--eval-episodes", 1)
 
 
-def test_episodes_of_an_evaluation_that_never_end_are_said(shell):
+def test_evaluation_episodes_that_never_end_are_warned_of(shell):
     (shell.folder / "endless.py").write_text(ENDLESS)
     ended = shell("train", "--env-id", "endless:Endless-v0", "--total-iters", 2, *SHORT)
     assert ended.code == 0
@@ -42,20 +42,20 @@ def test_episodes_of_an_evaluation_that_never_end_are_said(shell):
     ],
     ids=lambda options: " ".join(map(str, options)),
 )
-def test_a_policy_that_has_not_moved_is_said(command, options):
+def test_an_unchanged_policy_is_warned_of(command, options):
     ended = command("train", "--total-iters", 3, *SHORT, *options)
     assert ended.code == 0
     assert "nothing was learned" in " ".join(ended.out.split())
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "impala"])
-def test_a_policy_that_has_moved_is_not_remarked_on(command, algo):
+def test_a_changed_policy_is_not_warned_of(command, algo):
     ended = command("train", "--total-iters", 3, "--algo", algo, *SHORT)
     assert ended.code == 0
     assert "nothing was learned" not in " ".join(ended.out.split())
 
 
-def test_a_resumed_run_knows_its_first_episodes(shell):
+def test_a_resumed_run_keeps_its_first_episodes(shell):
     given = ("--preset", "none", "--eval-episodes", 1, "--total-iters")
     whole = shell.train_here("whole", *given, 6)
     shell.train_here("parts", *given, 2)

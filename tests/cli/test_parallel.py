@@ -1,4 +1,4 @@
-"""Workers as a user has them: how they are asked for, what is said of them, what they may be."""
+"""Workers on the command line and in Python: options, log, metrics, and what they can run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from saved_runs import PLAIN, assert_refused, iterations
 
 import paceline
 from paceline.envs.suites.toy import Identity
@@ -30,7 +31,7 @@ several_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="there is but one CPU")
 
 @pytest.fixture
 def train(shell, command):
-    """Trains for an iteration or two into `run`; what was said, and the run."""
+    """Trains for an iteration or two into `run`: (output, run)."""
 
     def run(*arguments, iters=2, name="run"):
         place = ("--output-dir", name, "--total-iters", iters)
@@ -48,13 +49,13 @@ def config_of(run):
 # How many.
 
 
-def test_environments_per_worker_say_how_many_there_are_in_all(train):
+def test_num_envs_per_worker_sets_num_envs(train):
     out, run = train("--num-workers", 2, "--num-envs-per-worker", 8, "--rollout-steps", 16)
     assert (config_of(run)["num_envs"], config_of(run)["num_workers"]) == (16, 2)
     assert "16 envs × 16 steps" in out and "2 workers × 8 envs (workers)" in out
 
 
-def test_auto_is_the_number_of_cpus_and_the_run_keeps_the_number(train):
+def test_auto_workers_are_the_cpus_and_config_yaml_holds_their_number(train):
     out, run = train("--num-workers", "auto", "--num-envs", 8 * available_cpus())
     assert config_of(run)["num_workers"] == available_cpus()
     assert f"{available_cpus()} workers × 8 envs" in out
@@ -62,7 +63,7 @@ def test_auto_is_the_number_of_cpus_and_the_run_keeps_the_number(train):
 
 @several_cpus
 @pytest.mark.slow
-def test_auto_respects_an_affinity_given_from_outside(shell):
+def test_auto_workers_respect_an_inherited_affinity(shell):
     options = ("--num-workers", "auto", "--num-envs", "8", "--total-iters", "1", *SHORT)
     bind = {"preexec_fn": lambda: os.sched_setaffinity(0, CPUS[:1])}
     ended = shell("train", "--output-dir", "run", *options, **bind)
@@ -73,30 +74,18 @@ def test_auto_respects_an_affinity_given_from_outside(shell):
 
 REFUSED = {
     "--algo ppo --sampler stream --num-workers 2": (
-        "'stream'",
-        "older weights",
-        "ppo",
-        "--sampler workers",
-        "--algo impala",
+        *("'stream'", "older weights", "ppo", "--sampler workers", "--algo impala"),
     ),
     "--algo a2c --sampler stream --num-workers 2": ("'stream'", "a2c", "--algo impala"),
     "--num-workers 3 --num-envs 8": (
-        "num_envs 8",
-        "3 workers",
-        "--num-workers 2",
-        "--num-envs 9",
+        *("num_envs 8", "3 workers", "--num-workers 2", "--num-envs 9"),
     ),
     "--num-workers 16 --num-envs 8": (
-        "num_envs 8",
-        "16 workers",
-        "--num-workers 8",
-        "--num-envs 16",
+        *("num_envs 8", "16 workers", "--num-workers 8", "--num-envs 16"),
     ),
     "--num-envs-per-worker 4": ("num_envs_per_worker is 4", "no workers", "--num-workers 2"),
     "--num-workers 2 --num-envs-per-worker 4 --num-envs 9": (
-        "num_envs 9",
-        "num_envs_per_worker 4",
-        "num_workers 2",
+        *("num_envs 9", "num_envs_per_worker 4", "num_workers 2"),
     ),
     "--sampler serial --num-workers 2": ("'serial'", "num_workers is 2"),
     "--sampler workers": ("'workers'", "needs workers", "--num-workers 2"),
@@ -115,17 +104,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("arguments", REFUSED)
-def test_what_can_not_be_is_refused_with_what_to_write_instead(command, arguments):
-    ended = command("train", *arguments.split())
-    assert ended.code == 2 and "Traceback" not in ended.err
-    assert ended.err.startswith("paceline: ") and len(ended.err.splitlines()) <= 3
-    for word in REFUSED[arguments]:
-        assert word in ended.err, f"{word!r} is not in: {ended.err}"
+def test_an_invalid_combination_is_refused_with_what_to_write_instead(command, arguments):
+    assert_refused(command("train", *arguments.split()), REFUSED[arguments])
     assert not psutil.Process().children()
 
 
 @pytest.mark.parametrize(("workers", "envs"), [(3, 8), (16, 8), (5, 12), (7, 10), (2, 1)])
-def test_what_a_refusal_says_to_write_is_taken(workers, envs):
+def test_the_advice_of_a_refusal_is_accepted(workers, envs):
     with pytest.raises(BadInput) as error:
         paceline.Config(preset="none", num_workers=workers, num_envs=envs)
     advice = str(error.value).partition("write --num-workers ")[2].replace(",", "")
@@ -153,7 +138,7 @@ def test_the_sampler_follows_from_algorithm_and_workers(options, sampling):
 # What is said.
 
 
-def test_the_first_lines_name_the_cpu_and_who_works_on_it(train):
+def test_the_first_lines_name_the_cpu_and_the_processes(train):
     out, _ = train("--num-workers", 2, "--num-envs", 8)
     head = "\n".join(out.splitlines()[:2])
     expected = (cpu_name(), f"{available_cpus()} CPUs", "2 workers × 4 envs (workers)")
@@ -171,13 +156,8 @@ def test_more_workers_than_cpus_are_warned_of(train, algo):
     crowd = 8 * available_cpus()
     out, run = train("--algo", algo, "--num-workers", crowd, "--num-envs", crowd)
     (warning,) = [line for line in out.splitlines() if "take turns" in line]
-    for words in (
-        "warning: ",
-        f"{crowd} workers",
-        f"{available_cpus()} CPUs",
-        "costs time",
-        "--num-workers auto",
-    ):
+    crowded = f"{crowd} workers", f"{available_cpus()} CPUs"
+    for words in ("warning: ", *crowded, "costs time", "--num-workers auto"):
         assert words in warning
     assert len(run.metrics()) >= 1  # and yet it runs
 
@@ -198,32 +178,20 @@ def workers_of_this_process():
     return [worker for server in psutil.Process().children() for worker in server.children()]
 
 
-def options_of(folder, **options):
-    """For Python: a small run of two workers."""
-    defaults = {
-        "preset": "none",
-        "env_id": "CartPole-v1",
-        "num_envs": 4,
-        "num_workers": 2,
-        "rollout_steps": 16,
-        "hidden": (16,),
-        "total_iters": 3,
-        "log_every": 1,
-        "eval_episodes": 1,
-        "compile": "off",
-        "threads": 1,
-        "track": "none",
-        "output_dir": str(folder / "run"),
-    }
-    return defaults | options
+def start(folder, **options):
+    """Train a small run of two workers, in Python: its reports."""
+    size = {"num_envs": 4, "num_workers": 2, "rollout_steps": 16, "hidden": (16,)}
+    budget = {"total_iters": 3, "log_every": 1, "eval_episodes": 1}
+    place = {"env_id": "CartPole-v1", "output_dir": str(folder / "run")}
+    return paceline.train(paceline.Config(**(PLAIN | size | budget | place | options)))
 
 
 @several_cpus
 @pytest.mark.parametrize("algo", ["ppo", "impala"])
-def test_pinned_processes_are_bound_and_the_trainer_is_let_go_in_the_end(tmp_path, algo):
+def test_pin_binds_processes_and_unbinds_the_trainer_at_the_end(tmp_path, algo):
     before = os.sched_getaffinity(0)
     bound = []
-    for _ in paceline.train(paceline.Config(**options_of(tmp_path, algo=algo, pin=True))):
+    for _ in start(tmp_path, algo=algo, pin=True):
         bound.append([os.sched_getaffinity(worker.pid) for worker in workers_of_this_process()])
         assert os.sched_getaffinity(0) == {CPUS[-1]}
     assert os.sched_getaffinity(0) == before
@@ -236,18 +204,18 @@ def test_pinned_processes_are_bound_and_the_trainer_is_let_go_in_the_end(tmp_pat
 
 
 @several_cpus
-def test_a_trainer_is_let_go_also_when_its_loop_is_left_or_fails(tmp_path):
+def test_the_trainer_is_unbound_also_when_its_loop_is_left_or_fails(tmp_path):
     before = os.sched_getaffinity(0)
-    for _ in paceline.train(paceline.Config(**options_of(tmp_path, pin=True))):
+    for _ in start(tmp_path, pin=True):
         break
     assert os.sched_getaffinity(0) == before
     with pytest.raises(BadInput):
-        list(paceline.train(paceline.Config(**options_of(tmp_path, pin=True))))  # it is there
+        list(start(tmp_path, pin=True))  # it is there
     assert os.sched_getaffinity(0) == before
 
 
-def test_without_pin_nobody_is_bound(tmp_path):
-    for _ in paceline.train(paceline.Config(**options_of(tmp_path))):
+def test_without_pin_no_process_is_bound(tmp_path):
+    for _ in start(tmp_path):
         for process in (psutil.Process(), *workers_of_this_process()):
             assert sorted(os.sched_getaffinity(process.pid)) == CPUS
 
@@ -263,7 +231,7 @@ def test_a_pinned_run_names_all_its_cpus_and_is_not_warned_of(train):
 # What is written.
 
 
-def test_the_metrics_of_workers_say_how_long_the_learner_waited(train):
+def test_the_metrics_of_workers_hold_the_time_the_learner_waited(train):
     _, run = train("--num-workers", 2, "--num-envs", 8, iters=4)
     lines = run.metrics()
     assert len(lines) == 4
@@ -278,7 +246,7 @@ def test_the_metrics_of_a_serial_run_have_no_wait(train):
     assert {line["t_wait"] for line in run.metrics()} == {0.0}
 
 
-def test_the_metrics_of_a_stream_say_how_old_its_rollouts_are(train):
+def test_the_metrics_of_a_stream_hold_the_lag_of_its_rollouts(train):
     options = ("--num-workers", 2, "--num-envs", 4, "--log-every", 1)
     _, run = train("--algo", "impala", *options, iters=40)
     lines = run.metrics()
@@ -289,7 +257,7 @@ def test_the_metrics_of_a_stream_say_how_old_its_rollouts_are(train):
 
 def test_memory_counts_the_workers_too(tmp_path):
     """What the first report says is at least what this process alone has."""
-    for report in paceline.train(paceline.Config(**options_of(tmp_path, total_iters=1))):
+    for report in start(tmp_path, total_iters=1):
         own = psutil.Process().memory_full_info().uss / 2**20
         assert report.memory_mb > own
 
@@ -297,7 +265,7 @@ def test_memory_counts_the_workers_too(tmp_path):
 # What a resumed run may do differently.
 
 
-def test_a_resumed_run_keeps_its_workers_and_may_change_how_they_are_watched(train, command):
+def test_a_resume_may_change_timeouts_and_pinning_but_not_workers(train, command):
     _, run = train("--num-workers", 2, "--num-envs", 4, "--seed", 1)
     for change in (("--num-workers", 4), ("--sampler", "serial"), ("--max-lag", 4)):
         ended = command("resume", "run", "--total-iters", 4, *change)
@@ -306,12 +274,12 @@ def test_a_resumed_run_keeps_its_workers_and_may_change_how_they_are_watched(tra
     allowed = ("--pin", "--worker-timeout", "90s", "--max-restarts", 1)
     ended = command("resume", "run", "--total-iters", 4, *allowed)
     assert ended.code == 0, ended
-    assert [line["iter"] for line in run.metrics()] == [1, 2, 3, 4]
+    assert iterations(run) == [1, 2, 3, 4]
     config = config_of(run)
     assert (config["pin"], config["worker_timeout"], config["max_restarts"]) == (True, "90s", 1)
 
 
-def test_a_run_resumed_with_other_watching_learns_the_same(train, command):
+def test_a_run_resumed_with_other_timeouts_and_pinning_learns_the_same(train, command):
     options = ("--num-workers", 2, "--num-envs", 4, "--preset", "none")
     _, whole = train(*options, iters=4, name="whole")
     _, run = train(*options, iters=2)
@@ -338,8 +306,7 @@ def test_a_lambda_a_closure_and_a_local_class_reach_the_workers(tmp_path):
     }
     results = []
     for name, env_id in makers.items():
-        options = options_of(tmp_path / name, env_id=env_id, env={"kwargs": {}})
-        reports = list(paceline.train(paceline.Config(**options)))
+        reports = list(start(tmp_path / name, env_id=env_id, env={"kwargs": {}}))
         assert {report.episode_length for report in reports} == {float(length)}
         results.append([report.episode_return for report in reports])
     assert results[0] == results[1] == results[2]
@@ -356,17 +323,16 @@ def test_a_locally_defined_encoder_acts_in_the_workers(tmp_path):
         def forward(self, obs):
             return torch.tanh(self.layer(obs))
 
-    reports = list(paceline.train(paceline.Config(**options_of(tmp_path, encoder=Own))))
+    reports = list(start(tmp_path, encoder=Own))
     assert len(reports) == 3 and np.isfinite(reports[-1].loss)
     # Both sides compute the same probabilities: the first ratios are 1.
     assert all(report.approx_kl < 0.05 for report in reports)
 
 
 @pytest.mark.slow
-def test_an_encoder_that_is_made_already_acts_in_the_workers(tmp_path):
+def test_an_encoder_instance_acts_in_the_workers(tmp_path):
     made = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
-    options = options_of(tmp_path, encoder=made, hidden=None)
-    assert len(list(paceline.train(paceline.Config(**options)))) == 3
+    assert len(list(start(tmp_path, encoder=made, hidden=None))) == 3
 
 
 @pytest.fixture
@@ -381,7 +347,7 @@ def registered():
 
 
 def three():
-    """A class that is no module's, so that it reaches a worker by value."""
+    """A class that can't be imported, so that it reaches a worker by value."""
 
     class Three(gym.Env):
         """Episodes of three steps, in the spaces of CartPole."""
@@ -401,26 +367,24 @@ def three():
     return Three
 
 
-def test_an_environment_registered_anew_is_the_same_one_in_workers(tmp_path, registered):
-    """Its name was Gymnasium's before; who trains on it must not be given Gymnasium's."""
+def test_an_overridden_registration_holds_in_workers(tmp_path, registered):
+    """Not Gymnasium's own environment of that name."""
     registered("CartPole-v1", three())
     for workers in (0, 2):
-        options = options_of(tmp_path / str(workers), num_workers=workers)
-        reports = list(paceline.train(paceline.Config(**options)))
+        reports = start(tmp_path / str(workers), num_workers=workers)
         assert {report.episode_length for report in reports} == {3.0}
 
 
-def test_a_callable_may_make_what_only_the_trainer_has_registered(tmp_path, registered):
+def test_a_callable_can_make_an_environment_that_only_the_trainer_registered(tmp_path, registered):
     registered("Three-v0", three())
+    options = {"env_id": lambda: gym.make("Three-v0"), "max_restarts": 0}
     for workers in (0, 2):
-        options = options_of(tmp_path / str(workers), num_workers=workers)
-        options |= {"env_id": lambda: gym.make("Three-v0"), "max_restarts": 0}
-        reports = list(paceline.train(paceline.Config(**options)))
+        reports = start(tmp_path / str(workers), num_workers=workers, **options)
         assert {report.episode_length for report in reports} == {3.0}
 
 
 @pytest.mark.slow
-def test_a_worker_of_many_slow_environments_is_not_taken_for_dead(tmp_path):
+def test_worker_timeout_is_for_a_step_not_for_a_row(tmp_path):
     """A row takes longer than worker_timeout, and no step of it does."""
 
     class Slow(three()):
@@ -428,14 +392,13 @@ def test_a_worker_of_many_slow_environments_is_not_taken_for_dead(tmp_path):
             time.sleep(0.3)
             return super().step(action)
 
-    options = options_of(tmp_path, env_id=Slow, num_envs=10, rollout_steps=2, total_iters=1)
-    options |= {"worker_timeout": "1s", "max_restarts": 0, "minibatches": 1}
-    (report,) = paceline.train(paceline.Config(**options))
+    options = {"worker_timeout": "1s", "max_restarts": 0, "minibatches": 1, "total_iters": 1}
+    (report,) = start(tmp_path, env_id=Slow, num_envs=10, rollout_steps=2, **options)
     assert report.restarts == 0
 
 
 @pytest.mark.slow
-def test_a_slow_start_is_not_held_against_the_first_steps(tmp_path):
+def test_worker_timeout_does_not_count_the_start(tmp_path):
     """Workers have a minute to make their environments; after that, worker_timeout for a step."""
 
     class Late(three()):
@@ -449,8 +412,8 @@ def test_a_slow_start_is_not_held_against_the_first_steps(tmp_path):
             self.begun = True
             return super().step(action)
 
-    options = options_of(tmp_path, env_id=Late, num_envs=2, total_iters=1, worker_timeout="2s")
-    (report,) = paceline.train(paceline.Config(**options, max_restarts=0))
+    options = {"worker_timeout": "2s", "max_restarts": 0, "total_iters": 1}
+    (report,) = start(tmp_path, env_id=Late, num_envs=2, **options)
     assert report.restarts == 0
 
 
@@ -480,7 +443,7 @@ SCRIPT = """
 
 
 def test_an_environment_registered_in_a_script_works_and_the_script_runs_once(shell):
-    """Nothing is protected by `if __name__ == "__main__"`, and nothing needs to be."""
+    """Without `if __name__ == "__main__"`."""
     ended = script(shell, SCRIPT)
     assert ended.code == 0, ended
     lines = ended.out.splitlines()
@@ -511,7 +474,7 @@ def test_an_environment_of_a_configuration_in_python_reaches_the_workers(shell, 
 
 
 def script(shell, code):
-    """What a user's own file says, run by itself."""
+    """Run code as a user's script."""
     (shell.folder / "mine.py").write_text(textwrap.dedent(code))
     ended = subprocess.run(
         [sys.executable, "mine.py"],

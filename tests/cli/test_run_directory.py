@@ -1,10 +1,12 @@
-"""What a run leaves behind, and what it says while it runs."""
+"""The files of a run directory, and the output of `paceline train`."""
 
 from __future__ import annotations
 
 import dataclasses
 import fcntl
+import functools
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -16,11 +18,11 @@ import statistics
 import subprocess
 import termios
 import time
-from pathlib import Path
 
 import pytest
 import yaml
 from safetensors.numpy import load as from_safetensors
+from saved_runs import assert_refused, iterations
 
 import paceline
 from paceline import Config
@@ -34,34 +36,43 @@ FIELDS = shlex.split(
     "episode_return episode_length loss policy_loss value_loss entropy approx_kl clip_frac "
     "explained_variance grad_norm lr memory_mb cpu_percent"
 )
-OF_OLD_ROLLOUTS = {"rho_mean"}
-"""Metrics that only IMPALA has."""
 CHECKPOINT_FILES = {"weights.safetensors", "state.safetensors", "state.json", "manifest.json"}
 ESCAPE = "\x1b"
 
 
-@pytest.fixture(scope="module")
-def ppo(shell_in, tmp_path_factory):
-    """A short PPO run with everything on: (shell, run, what it printed)."""
-    shell = shell_in(tmp_path_factory.mktemp("ppo"))
-    flags = "--total-steps 4000 --eval-every 1000 --eval-episodes 7 --save-every 500 --keep 2"
-    ended = shell("train", "--output-dir", "run", *flags.split(), "--log-jsonl", "copy.jsonl")
-    assert ended.code == 0, ended
-    return shell, shell.run("run"), ended
+OPTIONS = {
+    "ppo": {
+        "total_steps": 4000,
+        "eval_every": 1000,
+        "eval_episodes": 7,
+        "save_every": 500,
+        "keep": 2,
+        "log_jsonl": "copy.jsonl",
+    },
+    "a2c": {"algo": "a2c", "total_steps": 9000, "track": "none"},
+    "impala": {"algo": "impala", "total_steps": 9000, "track": "none"},
+}
+"""PPO with everything on; the others report many short iterations at once."""
 
 
 @pytest.fixture(scope="module")
-def a2c(shell_in, tmp_path_factory):
-    """A run whose reports cover many short iterations each."""
-    shell = shell_in(tmp_path_factory.mktemp("a2c"))
-    return shell, shell.train("run", "--algo", "a2c", "--total-steps", "9000")
+def trained(shell_in, tmp_path_factory):
+    """The run of a name in `OPTIONS`, made when it is first asked for: (shell, run, output)."""
+
+    @functools.cache
+    def train(name):
+        shell = shell_in(tmp_path_factory.mktemp(name))
+        flags = [(f"--{option.replace('_', '-')}", v) for option, v in OPTIONS[name].items()]
+        ended = shell("train", "--output-dir", "run", *itertools.chain(*flags))
+        assert ended.code == 0, ended
+        return shell, shell.run("run"), ended
+
+    return train
 
 
 @pytest.fixture(scope="module")
-def impala(shell_in, tmp_path_factory):
-    """As A2C's, with the metrics of rollouts that may be old."""
-    shell = shell_in(tmp_path_factory.mktemp("impala"))
-    return shell, shell.train("run", "--algo", "impala", "--total-steps", "9000")
+def ppo(trained):
+    return trained("ppo")
 
 
 def fingerprint(folder):
@@ -82,7 +93,7 @@ def strictly(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_a_run_leaves_the_files_that_are_promised(ppo):
+def test_a_run_directory_holds_the_documented_files(ppo):
     _, run, _ = ppo
     for name in ("config.yaml", "run.json", "metrics.jsonl", "eval.json"):
         assert (run.path / name).is_file(), name
@@ -93,7 +104,7 @@ def test_a_run_leaves_the_files_that_are_promised(ppo):
     assert not run.leftovers()
 
 
-def test_run_json_says_how_and_where_the_run_was_made(ppo):
+def test_run_json_holds_versions_hardware_choices_and_command(ppo):
     _, run, _ = ppo
     facts = run.json("run.json")
     assert {"python", "torch", "numpy", "gymnasium", "paceline"} <= set(facts["versions"])
@@ -105,51 +116,43 @@ def test_run_json_says_how_and_where_the_run_was_made(ppo):
     assert facts["preset"] == "CartPole-v1"
 
 
-def test_every_line_of_the_metrics_has_every_field_and_is_strict_json(ppo, a2c, impala):
-    for _, run, *_ in (ppo, a2c, impala):
-        lines = run.text("metrics.jsonl").splitlines()
-        assert len(lines) > 2
-        for line in lines:
-            values = strictly(line)
-            assert set(FIELDS) <= set(values)
-            for name, value in values.items():
-                assert value is None or math.isfinite(value), name
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_line_of_the_metrics_has_every_field_and_is_strict_json(trained, name):
+    _, run, _ = trained(name)
+    lines = run.text("metrics.jsonl").splitlines()
+    assert len(lines) > 2
+    for line in lines:
+        values = strictly(line)
+        assert set(FIELDS) <= set(values)
+        for field, value in values.items():
+            assert value is None or math.isfinite(value), field
 
 
-def test_ppo_reports_every_iteration_and_leaves_no_number_out(ppo):
+def test_ppo_reports_every_iteration_with_every_number(ppo):
     _, run, _ = ppo
     lines = run.metrics()
     assert [line["iter"] for line in lines] == list(range(1, len(lines) + 1))
-    may_be_null = {
-        "episode_return",
-        "episode_length",
-        "cpu_percent",
-        "eval_return",
-        *OF_OLD_ROLLOUTS,
-    }
+    may_be_null = {"episode_return", "episode_length", "cpu_percent", "eval_return", "rho_mean"}
     for line in lines:
         assert {name for name, value in line.items() if value is None} <= may_be_null
         assert (line["episode_return"] is None) == (line["episodes"] == 0)
 
 
-@pytest.mark.parametrize("which", ["a2c", "impala"])
-def test_reports_of_short_iterations_share_them(which, request):
-    _, run = request.getfixturevalue(which)
-    lines = run.metrics()
-    config = load_file(run.path / "config.yaml")
-    every = config["log_every"]
+@pytest.mark.parametrize("name", ["a2c", "impala"])
+def test_a_report_covers_several_short_iterations(trained, name):
+    _, run, _ = trained(name)
+    lines, every = run.metrics(), load_file(run.path / "config.yaml")["log_every"]
     assert every > 1
     assert [line["iter"] for line in lines[:-1]] == [every * n for n in range(1, len(lines))]
     assert 0 < lines[-1]["iter"] - lines[-2]["iter"] <= every
     for line in lines:
-        assert line["approx_kl"] is None  # these have no such thing
-        assert line["clip_frac"] is None
-        assert (line["rho_mean"] is None) == (which == "a2c")
+        assert line["approx_kl"] is None and line["clip_frac"] is None  # PPO's alone
+        assert (line["rho_mean"] is None) == (name == "a2c")
 
 
-@pytest.mark.parametrize("which", ["ppo", "a2c", "impala"])
-def test_steps_add_up(which, request):
-    _, run, *_ = request.getfixturevalue(which)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_steps_add_up(trained, name):
+    _, run, _ = trained(name)
     config, lines = resolve(load_file(run.path / "config.yaml")), run.metrics()
     steps = iterations = 0
     for line in lines:
@@ -163,9 +166,9 @@ def test_steps_add_up(which, request):
     assert steps == finished + still_open.sum()
 
 
-@pytest.mark.parametrize("which", ["ppo", "a2c", "impala"])
-def test_the_times_of_a_report_make_up_its_whole(which, request):
-    _, run, *_ = request.getfixturevalue(which)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_times_of_a_report_add_up_to_t_iter(trained, name):
+    _, run, _ = trained(name)
     before = iterations = 0
     for line in run.metrics():
         parts = line["t_rollout"] + line["t_learn"] + line["t_sync"] + line["t_other"]
@@ -183,22 +186,14 @@ def test_the_copy_of_the_metrics_is_the_same(ppo):
     assert (shell.folder / "copy.jsonl").read_bytes() == (run.path / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("which", ["ppo", "a2c", "impala"])
-def test_config_yaml_reloads_to_the_configuration_of_the_run(which, request):
-    shell, run, *_ = request.getfixturevalue(which)
-    given = {"output_dir": "run"}
-    if which == "ppo":
-        given |= {"total_steps": 4000, "eval_every": 1000, "eval_episodes": 7, "save_every": 500}
-        given |= {"keep": 2, "log_jsonl": "copy.jsonl"}
-    else:
-        given |= {"algo": which, "total_steps": 9000, "track": "none"}
-    original = dataclasses.replace(Config(**given), preset="none")
+@pytest.mark.parametrize("name", OPTIONS)
+def test_config_yaml_reloads_to_the_configuration_of_the_run(trained, name):
+    shell, run, _ = trained(name)
+    given = {"output_dir": "run", **OPTIONS[name]}
+    for path in {"output_dir", "log_jsonl"} & set(given):  # found from any directory
+        given[path] = str(shell.folder / given[path])
     reloaded = resolve(load_file(run.path / "config.yaml"))
-    paths = {"output_dir": "run"} | ({"log_jsonl": "copy.jsonl"} if which == "ppo" else {})
-    for name, path in paths.items():  # written so that they are found from anywhere
-        assert Path(getattr(reloaded, name)) == shell.folder / path
-        original = dataclasses.replace(original, **{name: getattr(reloaded, name)})
-    assert reloaded == original
+    assert reloaded == dataclasses.replace(Config(**given), preset="none")
 
 
 def test_config_yaml_is_complete(ppo):
@@ -222,7 +217,7 @@ def test_a_run_from_the_config_of_another_learns_the_same(shell):
     assert first.last() != shell.train_here("other", *config, "--seed", "6").last()
 
 
-def test_eval_json_has_every_field_and_they_agree(ppo):
+def test_eval_json_has_every_field_and_its_statistics_are_right(ppo):
     _, run, _ = ppo
     result = strictly(run.text("eval.json"))
     names = "episodes mean std median min max length_mean ci_low ci_high returns seeds"
@@ -249,7 +244,7 @@ def test_periodic_evaluation_keeps_the_best_checkpoint(ppo):
     assert {path.name for path in best.iterdir()} == CHECKPOINT_FILES
 
 
-def test_the_best_checkpoint_scores_again_what_it_scored(ppo):
+def test_the_best_checkpoint_scores_the_same_when_evaluated_again(ppo):
     _, run, _ = ppo
     best = max(line["eval_return"] or -math.inf for line in run.metrics())
     agent = paceline.load(run.path / "checkpoints" / "best")
@@ -297,8 +292,8 @@ def test_the_first_budget_that_is_reached_ends_the_run(shell, budgets, reason):
         assert before["time"] < 1.5 <= last["time"]
 
 
-def test_the_smallest_run_there_is_trains(shell):
-    """One environment, one step: every other rollout holds nothing but a reset, sooner or later."""
+def test_a_run_of_one_environment_and_one_step_trains(shell):
+    """Some of its rollouts hold nothing but a reset."""
     flags = "--num-envs 1 --rollout-steps 1 --minibatches 1 --total-iters 40 --preset none"
     flags += " --ppo.normalize-advantage none"
     run = shell.train_here("run", *flags.split(), "--env-id", "toy:constant")
@@ -312,9 +307,7 @@ def test_a_directory_that_holds_a_run_is_refused_and_left_untouched(ppo):
     shell, run, _ = ppo
     before = fingerprint(run.path)
     ended = shell("train", "--total-iters", "1", "--output-dir", "run")
-    assert ended.code == 2
-    for word in ("run", "already holds a run", "paceline resume run", "--overwrite"):
-        assert word in ended.err
+    assert_refused(ended, ("run already holds a run", "paceline resume run", "--overwrite"))
     assert fingerprint(run.path) == before
 
 
@@ -322,7 +315,7 @@ def test_overwrite_replaces_the_run_and_nothing_else(shell):
     shell.train_here("run", "--total-iters", "4", "--save-every", "1", "--keep", "10")
     (shell.folder / "run" / "notes.txt").write_text("mine")
     run = shell.train("run", "--total-iters", "2", "--overwrite", "--seed", "9")
-    assert [line["iter"] for line in run.metrics()] == [1, 2]
+    assert iterations(run) == [1, 2]
     assert [path.name for path in run.checkpoints()] == ["00000002"]
     assert load_file(run.path / "config.yaml")["seed"] == 9
     assert run.text("notes.txt") == "mine"
@@ -345,8 +338,8 @@ gym.register("Slow-v0", Slow)
 
 
 @pytest.mark.slow
-def test_two_runs_started_together_without_a_name_get_a_directory_each(shell):
-    """Both look for a free name, then make their environments, then take the name they found."""
+def test_two_runs_started_at_once_without_output_dir_get_a_directory_each(shell):
+    """Environments that are slow to make lie between choosing a name and using it."""
     (shell.folder / "slow.py").write_text(SLOW_TO_MAKE)
     flags = "train --env-id slow:Slow-v0 --num-envs 1 --total-iters 2 --track none"
     both = [shell.start(*flags.split(), "--eval-episodes", "1") for _ in range(2)]
@@ -355,11 +348,11 @@ def test_two_runs_started_together_without_a_name_get_a_directory_each(shell):
     runs = sorted((shell.folder / "runs").iterdir())
     assert len(runs) == 2
     for path in runs:
-        assert [line["iter"] for line in shell.run(path).metrics()] == [1, 2]
+        assert iterations(shell.run(path)) == [1, 2]
 
 
-def test_runs_one_after_the_other_without_a_name_get_a_directory_each(tmp_path, monkeypatch):
-    """Also within the second that they are named after."""
+def test_successive_runs_without_output_dir_get_a_directory_each(tmp_path, monkeypatch):
+    """Also within one second, by which they are named."""
     monkeypatch.chdir(tmp_path)
     config = Config(env_id="toy:constant", total_iters=1, eval_episodes=1, track="none")
     for _ in range(3):
@@ -379,17 +372,17 @@ def test_piped_output_is_plain_lines_with_the_preset_among_the_first(ppo):
     assert re.search(r"^evaluation: mean", ended.out, re.MULTILINE)
 
 
-def test_general_defaults_are_named(shell, caplog):
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        ((), "preset: general defaults for discrete actions"),
+        (("--preset", "none"), "preset: none"),
+    ],
+)
+def test_the_first_lines_name_the_preset(shell, caplog, flags, shown):
     with caplog.at_level("INFO", "paceline"):
-        shell.train_here("run", "--env-id", "toy:chain", "--total-iters", "1")
-    said = "\n".join(caplog.messages[:5])
-    assert re.search("general defaults for discrete actions", said), caplog.messages
-
-
-def test_a_run_without_a_preset_says_so(shell, caplog):
-    with caplog.at_level("INFO", "paceline"):
-        shell.train_here("run", "--env-id", "toy:chain", "--preset", "none", "--total-iters", "1")
-    assert re.search("preset:? none", "\n".join(caplog.messages[:5])), caplog.messages
+        shell.train_here("run", "--env-id", "toy:chain", "--total-iters", "1", *flags)
+    assert shown in "\n".join(caplog.messages[:5])
 
 
 def on_a_terminal(shell, *arguments, after=None):
@@ -457,7 +450,7 @@ def test_control_c_on_a_terminal_stops_the_run_so_that_it_can_be_resumed(shell):
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_does_not_make_an_unfinished_run_look_done(shell):
+def test_a_closed_output_pipe_does_not_end_a_run_with_exit_code_0(shell):
     """`paceline train | head -1`: exit code 0 is for runs that have spent their budget."""
     process = shell.start(
         *("train", "--total-steps", "20000", "--output-dir", "run", "--track", "none")

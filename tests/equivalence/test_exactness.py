@@ -1,12 +1,14 @@
-"""To the bit: the same seed, a restored sampler, and columns spread over blocks."""
+"""Equal to the bit: the same seed, a restored sampler, and columns split into blocks."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from itertools import pairwise
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from saved_runs import PLAIN
 from worlds import env_maker, serial_of
 
 import paceline
@@ -18,18 +20,9 @@ from paceline.run.build import build
 
 
 def config_of(env_id, kwargs=None, **options):
-    defaults = {
-        "preset": "none",
-        "num_envs": 3,
-        "rollout_steps": 16,
-        "device": "cpu",
-        "threads": 1,
-        "compile": "off",
-        "total_iters": 1000,
-        "minibatches": 4,
-        "env": {"kwargs": kwargs or {}},
-    }
-    return paceline.Config(env_id=env_id, **(defaults | options))
+    defaults = {"num_envs": 3, "rollout_steps": 16, "total_iters": 1000, "minibatches": 1}
+    env = {"env_id": env_id, "env": {"kwargs": kwargs or {}}}
+    return paceline.Config(**(PLAIN | defaults | env | options))
 
 
 def snapshot(rollout):
@@ -47,16 +40,13 @@ def turn(parts):
     return seen
 
 
+NORMALIZED = {"normalize_obs": True, "normalize_return": True}
 RUNS = {
-    "CartPole": ("CartPole-v1", {}, {"normalize_obs": True, "normalize_return": True}),
-    "Pendulum": ("Pendulum-v1", {}, {"normalize_return": True}),
-    "a2c": ("CartPole-v1", {}, {"algo": "a2c", "minibatches": 1}),
-    "impala": (
-        "CartPole-v1",
-        {},
-        {"algo": "impala", "minibatches": 1, "normalize_obs": True, "normalize_return": True},
-    ),
-    "image": ("toy:identity", {"image": True}, {}),
+    "CartPole": ("CartPole-v1", {}, {"minibatches": 4, **NORMALIZED}),
+    "Pendulum": ("Pendulum-v1", {}, {"minibatches": 4, "normalize_return": True}),
+    "a2c": ("CartPole-v1", {}, {"algo": "a2c"}),
+    "impala": ("CartPole-v1", {}, {"algo": "impala", **NORMALIZED}),
+    "image": ("toy:identity", {"image": True}, {"minibatches": 4}),
 }
 
 
@@ -85,14 +75,14 @@ SAMPLED = {
 }
 
 
+@contextmanager
 def restored(config, weights, state):
-    """A sampler of its own that goes on from `state`, which passes through a file's types."""
-    context = build(config)
-    parts = context.__enter__()
-    arrays = {name: np.array(array) for name, array in state.items()}
-    assert parts.sampler.restore(arrays) == []
-    parts.sampler.publish(weights, 0)
-    return context, parts.sampler
+    """Another sampler that continues from `state`, which passes through a file's types."""
+    with build(config) as parts:
+        arrays = {name: np.array(array) for name, array in state.items()}
+        assert parts.sampler.restore(arrays) == []
+        parts.sampler.publish(weights, 0)
+        yield parts.sampler
 
 
 def advance(sampler, weights):
@@ -102,45 +92,45 @@ def advance(sampler, weights):
     return seen
 
 
+@contextmanager
+def advanced(config, rollouts):
+    """A sampler after so many rollouts, and the weights that it acts with."""
+    with build(config) as parts:
+        parts.sampler.begin()
+        for _ in range(rollouts):
+            advance(parts.sampler, parts.learner.weights)
+        yield parts.sampler, parts.learner.weights
+
+
 @pytest.mark.parametrize("name", SAMPLED)
 @pytest.mark.parametrize("before", [0, 1, 2, 7])
-def test_a_restored_sampler_goes_on_as_if_it_had_never_stopped(name, before):
+def test_a_restored_sampler_continues_exactly(name, before):
     env_id, kwargs, steps = SAMPLED[name]
-    config = config_of(env_id, kwargs, rollout_steps=steps, minibatches=1)
-    with build(config) as parts:
-        sampler, weights = parts.sampler, parts.learner.weights
-        sampler.begin()
-        for _ in range(before):
-            advance(sampler, weights)
+    config = config_of(env_id, kwargs, rollout_steps=steps)
+    with advanced(config, before) as (sampler, weights):
         state = sampler.state()
         expected = [advance(sampler, weights) for _ in range(3)]
         last = sampler.state()
-    context, twin = restored(config, weights, state)
-    assert_same_state(twin.state(), state)
-    assert [advance(twin, weights) for _ in range(3)] == expected
-    assert_same_state(twin.state(), last)
-    context.__exit__(None, None, None)
+    with restored(config, weights, state) as twin:
+        assert_same_state(twin.state(), state)
+        assert [advance(twin, weights) for _ in range(3)] == expected
+        assert_same_state(twin.state(), last)
 
 
 @pytest.mark.parametrize("name", SAMPLED)
 @pytest.mark.parametrize("before", [0, 1, 4])
-def test_a_rollout_that_no_weights_followed_is_taken_back_by_the_state(name, before):
-    """As when the update from it diverged: the state gives that rollout again."""
+def test_the_state_after_a_rollout_without_an_update_repeats_that_rollout(name, before):
+    """As when the update diverged."""
     env_id, kwargs, steps = SAMPLED[name]
-    config = config_of(env_id, kwargs, rollout_steps=steps, minibatches=1)
-    with build(config) as parts:
-        sampler, weights = parts.sampler, parts.learner.weights
-        sampler.begin()
-        for _ in range(before):
-            advance(sampler, weights)
+    config = config_of(env_id, kwargs, rollout_steps=steps)
+    with advanced(config, before) as (sampler, weights):
         now = sampler.state()
         expected = snapshot(sampler.collect())
         state = sampler.state()
     assert_same_state(state, now)
-    context, twin = restored(config, weights, state)
-    assert snapshot(twin.collect()) == expected
-    assert_same_state(twin.state(), now)
-    context.__exit__(None, None, None)
+    with restored(config, weights, state) as twin:
+        assert snapshot(twin.collect()) == expected
+        assert_same_state(twin.state(), now)
 
 
 def assert_same_state(one, other):
@@ -149,9 +139,9 @@ def assert_same_state(one, other):
         assert np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes(), name
 
 
-def test_a_state_holds_the_actions_of_open_episodes_and_no_more():
+def test_a_state_holds_the_actions_of_open_episodes_only():
     """Pendulum's episodes of 200 steps never end at once with rollouts of 32."""
-    config = config_of("Pendulum-v1", rollout_steps=32, minibatches=1)
+    config = config_of("Pendulum-v1", rollout_steps=32)
     with build(config) as parts:
         for rollouts in range(1, 20):
             advance(parts.sampler, parts.learner.weights)
@@ -163,7 +153,7 @@ def test_a_state_holds_the_actions_of_open_episodes_and_no_more():
 
 
 class Unsteady(Constant):
-    """Its observations depend on when it was made, which no seed can bring back."""
+    """Its observations depend on how many were made before it, which no seed restores."""
 
     made = 0
 
@@ -179,16 +169,15 @@ class Unsteady(Constant):
 
 def test_a_column_that_does_not_replay_to_its_observation_is_named():
     Unsteady.made = 0
-    config = config_of(Unsteady, rollout_steps=4, minibatches=1)
-    with build(config) as parts:
-        advance(parts.sampler, parts.learner.weights)
-        state = parts.sampler.state()
+    config = config_of(Unsteady, rollout_steps=4)
+    with advanced(config, 1) as (sampler, _):
+        state = sampler.state()
     with build(config) as parts:
         assert parts.sampler.restore(state) == [(0, "observation")]
 
 
 class Remembering(Constant):
-    """What it carries over from one episode to the next shows in its rewards alone, or its end."""
+    """Carries state over episodes that shows only in its rewards, or in its end."""
 
     def __init__(self, what="reward", length=50):
         super().__init__(length=length)
@@ -208,11 +197,10 @@ class Remembering(Constant):
 
 
 @pytest.mark.parametrize(("what", "said"), [("reward", "reward"), ("end", "ended")])
-def test_what_does_not_replay_is_named_also_where_no_observation_shows_it(what, said):
-    config = config_of(Remembering, {"what": what, "length": 20}, rollout_steps=35, minibatches=1)
-    with build(config) as parts:
-        advance(parts.sampler, parts.learner.weights)
-        state = parts.sampler.state()
+def test_rewards_and_ends_that_do_not_replay_are_named(what, said):
+    config = config_of(Remembering, {"what": what, "length": 20}, rollout_steps=35)
+    with advanced(config, 1) as (sampler, _):
+        state = sampler.state()
     with build(config) as parts:
         different = parts.sampler.restore(state)
         assert different == [(i, said) for i in range(config.num_envs)]
@@ -235,14 +223,11 @@ def test_a_failed_environment_does_not_disturb_a_restore():
             return super().step(action)
 
     config = config_of(Fragile)
-    with build(config) as parts:
-        weights = parts.learner.weights
-        advance(parts.sampler, weights)
-        state = parts.sampler.state()
-        expected = snapshot(parts.sampler.collect())
-    context, twin = restored(config, weights, state)
-    assert snapshot(twin.collect()) == expected
-    context.__exit__(None, None, None)
+    with advanced(config, 1) as (sampler, weights):
+        state = sampler.state()
+        expected = snapshot(sampler.collect())
+    with restored(config, weights, state) as twin:
+        assert snapshot(twin.collect()) == expected
 
 
 def block(make, columns, first_column, hidden, steps=24, seed=2):
@@ -295,8 +280,8 @@ def test_two_blocks_of_columns_draw_the_same_noise_for_dense_networks():
     "env_id",
     ["CartPole-v1", "LunarLander-v3", "BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
 )
-def test_an_episode_depends_on_its_seed_and_actions_and_not_on_those_before(env_id):
-    """Else no episode could be replayed; BipedalWalker by itself keeps its world over resets."""
+def test_an_episode_depends_on_its_seed_and_actions_alone(env_id):
+    """Else it could not be replayed; unwrapped, BipedalWalker keeps its world over resets."""
 
     def played(env, seed):
         env.action_space.seed(seed)

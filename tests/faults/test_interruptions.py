@@ -1,4 +1,4 @@
-"""Killed or stopped at any moment, a run goes on as if nothing had happened: to the byte."""
+"""A run that was killed or stopped at any moment resumes exactly, to the byte."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def killed_and_resumed(shell, case, delays, resume):
 @pytest.mark.parametrize(
     ("case", "kills"), [("ppo", 2), ("a2c", 1), ("impala", 1), ("image", 1), ("box", 1)]
 )
-def test_a_killed_run_ends_as_if_it_had_not_been_killed(shell, reference, case, kills):
+def test_a_killed_run_resumes_to_the_same_result(shell, reference, case, kills):
     expected, seconds = reference(case)
     resume = shell.resume if case == "ppo" else shell.resume_here
     run = killed_and_resumed(shell, case, moments(kills, seconds), resume)
@@ -82,7 +82,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(shell, reference, case, 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("round_", range(5))
-def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(shell, reference, case, round_):
+def test_a_run_killed_four_times_resumes_to_the_same_result(shell, reference, case, round_):
     """Twenty runs with four kills each."""
     expected, seconds = reference(case)
     run = killed_and_resumed(shell, case, moments(4, seconds), shell.resume)
@@ -132,7 +132,7 @@ def kill_while_saving(shell, kills):
 
 
 def check_resumed(shell, total):
-    """The run that was killed all the time, and one that never was."""
+    """The killed run ends as one that never was."""
     resumed = shell.resume_here("run", total_iters=total)
     flags = [*SAVING, "--total-iters", total, "--save-every", "1M", "--compile", "off"]
     straight = shell.train_here("straight", *flags)
@@ -141,13 +141,13 @@ def check_resumed(shell, total):
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_it_saves_always_has_a_whole_checkpoint(shell):
+def test_a_run_killed_while_it_saves_always_has_an_intact_checkpoint(shell):
     check_resumed(shell, kill_while_saving(shell, 10))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_run_killed_a_hundred_times_while_it_saves_always_has_a_whole_checkpoint(shell):
+def test_a_run_killed_a_hundred_times_while_it_saves_always_has_an_intact_checkpoint(shell):
     check_resumed(shell, kill_while_saving(shell, 100))
 
 
@@ -174,8 +174,8 @@ def test_a_signal_stops_a_run_with_a_checkpoint_that_resumes_exactly(shell, refe
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_the_program_still_starts_is_not_lost(shell, kind, until):
-    """Importing torch takes seconds; then nothing has been learnt, but nothing is broken either."""
+def test_a_signal_during_start_up_ends_the_run(shell, kind, until):
+    """While torch is imported, which takes seconds."""
     process = shell.start(
         *("train", "--output-dir", "run", "--total-iters", "1000", "--track", "none")
     )
@@ -248,7 +248,7 @@ def test_a_signal_between_two_reports_loses_no_iteration(shell, until):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_twenty_preemptions_change_nothing(shell, reference, until):
-    """A cluster that stops a job every few seconds, politely."""
+    """As on a cluster that stops a job every few seconds by SIGTERM."""
     expected, _ = reference("ppo")
     arguments = ["train", "--output-dir", "run", *flags_of("ppo")]
     metrics = shell.folder / "run" / "metrics.jsonl"
@@ -274,7 +274,7 @@ def test_twenty_preemptions_change_nothing(shell, reference, until):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_compiled_run_that_is_killed_ends_as_if_it_had_not_been(shell):
+def test_a_killed_compiled_run_resumes_to_the_same_result(shell):
     """The choice to compile is kept; compiled and eager steps differ in their last bits."""
     pytest.importorskip("torch")
     from paceline.learning.compiler import compiler_missing

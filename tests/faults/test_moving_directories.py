@@ -1,21 +1,18 @@
-"""A working directory that an environment changes, and run directories that somebody moves."""
+"""Environments that change the working directory; run directories that are moved or deleted."""
 
 from __future__ import annotations
 
-import shlex
 import shutil
 
 import pytest
+from saved_runs import PLAIN, TINY, warnings
+from saved_runs import TINY_FLAGS as FLAGS
 
 import paceline
 from paceline.errors import StoppedEarly
 
 pytestmark = pytest.mark.timeout(120)
 
-FLAGS = shlex.split(
-    "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 8 "
-    "--eval-episodes 1 --track none --total-iters 4"
-)
 RESTLESS = """
 import os, tempfile
 import gymnasium as gym
@@ -46,7 +43,9 @@ def elsewhere(shell):
 
 
 @pytest.mark.parametrize("at_import", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_an_environment_that_changes_the_directory_splits_no_run(shell, elsewhere, at_import):
+def test_an_environment_that_changes_the_working_directory_does_not_split_a_run(
+    shell, elsewhere, at_import
+):
     (shell.folder / "restless.py").write_text(RESTLESS.format(at_import=at_import))
     restless = ("--env-id", "restless:Restless-v0", *FLAGS)
     run = shell.train("run", *restless, "--log-jsonl", "copy.jsonl")
@@ -60,7 +59,7 @@ def test_an_environment_that_changes_the_directory_splits_no_run(shell, elsewher
     assert ended.code == 0 and run.text("eval.json") != before
 
 
-def test_its_run_without_a_name_lies_where_it_was_asked_for(shell, elsewhere):
+def test_runs_lies_in_the_directory_that_the_command_was_started_in(shell, elsewhere):
     (shell.folder / "restless.py").write_text(RESTLESS.format(at_import=True))
     ended = shell("train", "--env-id", "restless:Restless-v0", *FLAGS)
     assert ended.code == 0, ended
@@ -68,7 +67,7 @@ def test_its_run_without_a_name_lies_where_it_was_asked_for(shell, elsewhere):
     assert (run / "config.yaml").exists() and (run / "eval.json").exists()
 
 
-def test_paths_that_are_shown_are_short(shell):
+def test_paths_are_shown_relative_to_the_working_directory(shell):
     ended = shell("train", *FLAGS, "--output-dir", "some/run")
     assert ended.code == 0, ended
     assert "→ some/run\n" in ended.out
@@ -77,7 +76,7 @@ def test_paths_that_are_shown_are_short(shell):
     assert "`paceline resume some/run`" in ended.err
 
 
-def test_a_measuring_command_writes_where_it_was_asked_to(shell, elsewhere):
+def test_scale_writes_to_the_directory_it_was_started_in(shell, elsewhere):
     (shell.folder / "restless.py").write_text(RESTLESS.format(at_import=True))
     (shell.folder / "c.yaml").write_text("env_id: restless:Restless-v0\nhidden: [8]\n")
     flags = "--config c.yaml --num-workers 0 --repeats 1 --iters 2 --warmup-iters 1"
@@ -86,14 +85,12 @@ def test_a_measuring_command_writes_where_it_was_asked_to(shell, elsewhere):
     assert (shell.folder / "scaled" / "summary.txt").exists()
 
 
-# Somebody else moves, deletes or replaces it
+# The run directory is moved, deleted or replaced
 
 
 def config_of(folder, **options):
-    defaults = {"preset": "none", "num_envs": 2, "rollout_steps": 8, "minibatches": 1, "epochs": 1}
-    more = {"hidden": (8,), "eval_episodes": 1, "compile": "off", "track": "none"}
-    budget = {"total_iters": 12, "save_every": 48}
-    return paceline.Config(output_dir=str(folder), **(defaults | more | budget | options))
+    defaults = PLAIN | TINY | {"hidden": (8,), "total_iters": 12, "save_every": 48}
+    return paceline.Config(output_dir=str(folder), **(defaults | options))
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +107,7 @@ def disturbed(run, disturb, at=7, **options):
             disturb()
 
 
-def warnings(caplog):
-    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-
-
-def test_a_run_that_is_moved_stops_saved_where_it_is_now(shell, undisturbed):
+def test_a_moved_run_stops_with_a_checkpoint_in_its_new_place(shell, undisturbed):
     run, moved = shell.run("run"), shell.run("other/place")
     moved.path.parent.mkdir()
     with pytest.raises(StoppedEarly, match=f"paceline resume {moved.path}`"):
@@ -124,7 +117,7 @@ def test_a_run_that_is_moved_stops_saved_where_it_is_now(shell, undisturbed):
     assert shell.resume_here("other/place").result() == undisturbed
 
 
-def test_a_run_that_is_deleted_stops_saved_anew(shell, undisturbed):
+def test_a_deleted_run_stops_with_a_checkpoint_in_a_new_directory(shell, undisturbed):
     run = shell.run("run")
     with pytest.raises(StoppedEarly, match=f"paceline resume {run.path}`"):
         disturbed(run, lambda: shutil.rmtree(run.path))
@@ -133,7 +126,7 @@ def test_a_run_that_is_deleted_stops_saved_anew(shell, undisturbed):
 
 
 @pytest.mark.parametrize("what", ["link", "directory", "file"])
-def test_what_has_taken_its_place_is_left_alone(shell, undisturbed, what):
+def test_what_has_replaced_a_deleted_run_is_left_alone(shell, undisturbed, what):
     run, other = shell.run("run"), shell.folder / "other"
     other.mkdir()
     (other / "metrics.jsonl").write_text("theirs")
@@ -154,7 +147,7 @@ def test_what_has_taken_its_place_is_left_alone(shell, undisturbed, what):
     assert shell.resume_here("run-2").result() == undisturbed
 
 
-def test_a_link_to_where_it_was_moved_is_as_good(shell, undisturbed, caplog):
+def test_a_moved_run_with_a_link_in_its_place_trains_on(shell, undisturbed, caplog):
     run = shell.run("run")
 
     def link():
@@ -167,7 +160,7 @@ def test_a_link_to_where_it_was_moved_is_as_good(shell, undisturbed, caplog):
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "config.yaml", "run.json"])
-def test_a_part_that_is_deleted_is_written_again_and_said_once(shell, undisturbed, caplog, name):
+def test_a_deleted_part_is_written_again_with_one_warning(shell, undisturbed, caplog, name):
     run = shell.run("run")
 
     def delete():
@@ -181,7 +174,7 @@ def test_a_part_that_is_deleted_is_written_again_and_said_once(shell, undisturbe
     assert list(paceline.resume(run.path, total_iters=13))[-1].iter == 13
 
 
-def test_checkpoints_that_are_deleted_are_missed_before_the_next_is_due(shell):
+def test_deleted_checkpoints_are_replaced_before_the_next_is_due(shell):
     run = shell.run("run")
     for report in paceline.train(config_of(run.path, save_every=16 * 5)):
         if report.iter == 7:
@@ -191,7 +184,7 @@ def test_checkpoints_that_are_deleted_are_missed_before_the_next_is_due(shell):
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "link"])
-def test_metrics_that_are_replaced_stop_no_run(shell, caplog, what):
+def test_replaced_metrics_do_not_stop_a_run(shell, caplog, what):
     run, theirs = shell.run("run"), shell.folder / "theirs"
     metrics = run.path / "metrics.jsonl"
 
@@ -212,7 +205,7 @@ def test_metrics_that_are_replaced_stop_no_run(shell, caplog, what):
         assert [line["iter"] for line in run.metrics()] == [8, 9, 10, 11, 12]
 
 
-def test_curves_that_are_deleted_are_given_up_with_a_word(shell, caplog, monkeypatch):
+def test_deleted_curves_are_given_up_with_a_warning(shell, caplog, monkeypatch):
     monkeypatch.setattr("paceline.run.writers.TensorBoard.EVERY", 0.0)
     run = shell.run("run")
     disturbed(run, lambda: shutil.rmtree(run.path / "events"), track="tensorboard")
@@ -220,8 +213,8 @@ def test_curves_that_are_deleted_are_given_up_with_a_word(shell, caplog, monkeyp
     assert "events" in warning and "deleted" in warning
 
 
-def test_ranks_of_a_run_that_is_moved_stop_with_a_checkpoint(shell, until):
-    flags = ["--ranks", "2", "--total-iters", "100000", "--save-every", "1M", "--compile", "off"]
+def test_ranks_of_a_moved_run_stop_with_a_checkpoint(shell, until):
+    flags = ["--ranks", "2", "--total-iters", "100000", "--save-every", "1M"]
     command = shell.start("train", "--output-dir", "run", *FLAGS, *flags)
     run = shell.run("run")
     until(lambda: (run.path / "metrics.jsonl").exists() and run.metrics(), what="a report")

@@ -56,7 +56,7 @@ def unchanged(run):
         (("--total-iters", "9", "--ppo.clip", "0.1"), "ppo.clip"),
     ],
 )
-def test_a_flag_that_alters_learning_is_refused_by_name_and_nothing_is_touched(
+def test_a_flag_that_affects_learning_is_refused_by_name_and_nothing_is_written(
     run, flags, name, capsys
 ):
     before = unchanged(run)
@@ -69,7 +69,7 @@ CHANGEABLE = shlex.split(
     "total_steps total_iters duration stop_at_return eval_every eval_episodes save_every keep "
     "log_every log_jsonl track pin worker_timeout max_restarts rank_timeout init_method"
 )
-"""The budget, logging and evaluation: INTERFACE.md."""
+"""The budget, logging and evaluation."""
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_every_option_but_budget_logging_and_evaluation_is_refused_by_name(run, 
     assert unchanged(run) == before
 
 
-def test_a_finished_run_ends_at_once_and_stays_what_it_was(shell, run, made):
+def test_resuming_a_finished_run_changes_nothing(shell, run, made):
     ended = shell("resume", "run")
     assert ended.code == 0, ended
     assert run.result() == made.result()
     assert run.text("metrics.jsonl") == made.text("metrics.jsonl")
 
 
-def test_a_longer_budget_goes_on_as_if_it_had_been_there_from_the_start(shell, run):
+def test_a_run_with_an_extended_budget_equals_one_that_had_it_from_the_start(shell, run):
     extended = shell.resume("run", "--total-iters", "9")
     straight = shell.train_here("straight", *FLAGS, "--total-iters", "9")
     assert extended.result() == straight.result()
@@ -113,7 +113,7 @@ def test_logging_and_evaluation_may_change(shell, run):
     assert (changed.path / "checkpoints" / "best").is_dir()
 
 
-def test_a_compiled_run_that_goes_on_without_a_compiler_says_that_it_is_not_exact(shell, run):
+def test_a_compiled_run_resumed_without_a_compiler_warns_that_it_is_not_exact(shell, run):
     facts = run.json("run.json")
     facts["choices"]["compiled"] = True  # as of a run long enough for compiling to be worth it
     (run.path / "run.json").write_text(json.dumps(facts))
@@ -127,7 +127,7 @@ def test_a_compiled_run_that_goes_on_without_a_compiler_says_that_it_is_not_exac
     assert again.code == 0 and "compiled" not in again.out, again
 
 
-def test_statistics_of_rewards_within_an_environment_are_told_not_to_come_back(shell):
+def test_reward_statistics_inside_an_environment_are_reported_as_not_replayed(shell):
     """NormalizeReward's observations replay, and its rewards do not."""
     wrapped = ("--env.wrappers", "gymnasium.wrappers:NormalizeReward")
     shell.train_here("run", *FLAGS, *wrapped)
@@ -204,14 +204,14 @@ def test_an_environment_whose_spaces_have_changed_is_refused(shell, command, mon
     assert len(run.metrics()) == 6
 
 
-def test_a_run_that_was_moved_is_resumed_where_it_is(shell, run):
+def test_a_run_that_was_moved_resumes_in_its_new_place(shell, run):
     run.path.rename(shell.folder / "moved")
     moved = shell.resume_here("moved", total_iters=7)
     assert [line["iter"] for line in moved.metrics()] == list(range(1, 8))
     assert not (shell.folder / "run").exists()
 
 
-def test_what_interrupted_writes_left_is_swept(shell, run):
+def test_leftovers_of_interrupted_writes_are_removed(shell, run):
     left = run.path / "checkpoints" / ".tmp-00000007"
     left.mkdir()
     (left / "weights.safetensors").write_bytes(b"half of it")
@@ -277,7 +277,7 @@ def test_a_configuration_edited_so_that_the_checkpoint_no_longer_fits_is_refused
 
 
 def test_a_second_process_on_the_same_run_is_refused(shell, run, until):
-    """Two that write the same metrics and checkpoints would spoil both."""
+    """Both would write the same metrics and checkpoints."""
     metrics = run.path / "metrics.jsonl"
     first = shell.start("resume", "run", "--total-iters", "1M")
     until(lambda: metrics.read_bytes().count(b"\n") > 8)
@@ -292,9 +292,9 @@ def test_a_second_process_on_the_same_run_is_refused(shell, run, until):
 
 
 @pytest.mark.parametrize("command", ["resume", "compare"])
-def test_metrics_without_an_end_are_refused_by_name(run, command, capsys):
+def test_metrics_with_an_endless_line_are_refused_by_name(run, command, capsys):
     metrics, text = run.path / "metrics.jsonl", run.text("config.yaml")
-    os.truncate(metrics, 40 * 2**30)  # of which the disk has next to nothing
+    os.truncate(metrics, 40 * 2**30)  # sparse
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (16 * 2**30, hard))
     try:
@@ -307,8 +307,8 @@ def test_metrics_without_an_end_are_refused_by_name(run, command, capsys):
     assert not run.leftovers()
 
 
-def test_threads_of_a_far_larger_machine_are_not_started_here(shell):
-    """Nor those that somebody has written into run.json."""
+def test_a_run_with_far_too_many_threads_resumes_with_fewer(shell):
+    """From a larger machine, or from an edited run.json."""
     run = shell.train_here("run", "--total-iters", 1, "--compile", "off", "--eval-episodes", 1)
     text = run.text("run.json").replace('"threads": 1', '"threads": 4000')
     (run.path / "run.json").write_text(text)

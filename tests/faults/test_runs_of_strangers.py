@@ -1,4 +1,4 @@
-"""A run directory is followed as long as it stays inside; the rest has to be said again."""
+"""Paths in a run directory that lead out of it are used only if the user repeats them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ import pytest
 import ranked
 import yaml
 from ranked import Command
+from saved_runs import TINY_FLAGS as FLAGS
+from saved_runs import iterations, warnings
 
 import paceline
 from paceline.errors import BadInput
 from paceline.run.saved import open_run
 
 pytestmark = pytest.mark.timeout(120)
-
-FLAGS = shlex.split(
-    "--preset none --num-envs 2 --rollout-steps 8 --epochs 1 --minibatches 1 --hidden 8 "
-    "--eval-episodes 1 --total-iters 4 --compile off"
-)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +37,13 @@ def run(made, shell):
 
 
 def change(run, **values):
-    """Edit config.yaml, and what the checkpoints say of it."""
+    """Edit config.yaml."""
     path = run.path / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values))
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_metrics_go_outside_only_where_that_is_said_again(shell, run, there, caplog):
+def test_log_jsonl_outside_the_run_is_written_only_if_repeated(shell, run, there, caplog):
     copy = shell.folder / "copy.jsonl"
     lines = "".join(f'{{"time": 1.0, "iter": {number}}}\n' for number in range(1, 31))
     if there:
@@ -55,20 +52,20 @@ def test_metrics_go_outside_only_where_that_is_said_again(shell, run, there, cap
     shell.resume_here("run", total_iters=5)
     assert copy.exists() == there
     assert not there or copy.read_text() == lines
-    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    (warning,) = warnings(caplog)
     assert f"{copy} is not written to" in warning and f"--log-jsonl {copy}" in warning
     caplog.clear()
     shell.resume_here("run", total_iters=7, log_jsonl=str(copy))
-    iterations = [json.loads(line)["iter"] for line in copy.read_text().splitlines()]
-    assert iterations == ([1, 2, 3, 4, 5] if there else []) + [6, 7]
-    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+    copied = [json.loads(line)["iter"] for line in copy.read_text().splitlines()]
+    assert copied == ([1, 2, 3, 4, 5] if there else []) + [6, 7]
+    assert not warnings(caplog)
 
 
-def test_metrics_inside_the_run_are_its_own(shell, caplog):
+def test_log_jsonl_inside_the_run_is_written_on_resume(shell, caplog):
     run = shell.train_here("run", *FLAGS, "--log-jsonl", shell.folder / "run" / "more.jsonl")
     shell.resume_here("run", total_iters=6)
     assert run.text("more.jsonl") == run.text("metrics.jsonl")
-    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+    assert not warnings(caplog)
     (run.path / "more.jsonl").rename(shell.folder / "outside.jsonl")
     (run.path / "more.jsonl").symlink_to(shell.folder / "outside.jsonl")
     shell.resume_here("run", total_iters=8)
@@ -76,22 +73,22 @@ def test_metrics_inside_the_run_are_its_own(shell, caplog):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "checkpoints/x.jsonl", "."])
-def test_a_file_of_the_run_itself_is_not_written_twice(shell, run, name):
+def test_log_jsonl_that_is_a_file_of_the_run_is_ignored(shell, run, name):
     change(run, log_jsonl=str(run.path / name))
     shell.resume_here("run", total_iters=6)
-    assert [line["iter"] for line in run.metrics()] == [1, 2, 3, 4, 5, 6]
+    assert iterations(run) == [1, 2, 3, 4, 5, 6]
     assert not (run.path / "checkpoints" / "x.jsonl").exists()
 
 
 @pytest.mark.parametrize("method", ["tcp://198.51.100.1:80", "file:///elsewhere/meeting"])
-def test_where_ranks_meet_has_to_be_said_again(run, method):
+def test_init_method_is_used_only_if_repeated(run, method):
     change(run, init_method=method)
     assert open_run(run.path, {}).config.init_method == "env://"
     assert open_run(run.path, {"init_method": method}).config.init_method == method
 
 
 @pytest.mark.slow
-def test_ranks_do_not_meet_where_a_run_alone_says(shell):
+def test_ranks_ignore_an_init_method_that_is_not_repeated(shell):
     meeting = shell.folder / "meeting"
     shell.train("run", *FLAGS, "--ranks", "2")
     change(shell.run("run"), init_method=f"file://{meeting}")
@@ -101,7 +98,7 @@ def test_ranks_do_not_meet_where_a_run_alone_says(shell):
     assert f"--init-method file://{meeting}" in ended.out
 
 
-def test_a_start_from_elsewhere_is_read_again_only_if_that_is_said_again(shell, run, made):
+def test_init_from_is_read_again_only_if_repeated(shell, run, made):
     shutil.rmtree(run.path / "checkpoints")
     change(run, init_from=str(made.path))
     with pytest.raises(BadInput, match=f"--init-from {made.path}"):
@@ -112,8 +109,8 @@ def test_a_start_from_elsewhere_is_read_again_only_if_that_is_said_again(shell, 
     assert len(run.metrics()) == 4
 
 
-def test_ranks_that_are_started_again_keep_what_their_user_said(shell):
-    """Before the first checkpoint, so that the weights that it began with are read again."""
+def test_restarted_ranks_keep_the_options_that_lead_out_of_the_run(shell):
+    """Before the first checkpoint, so that `init_from` is read again."""
     (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
     flags = [*FLAGS, "--env-id", "ranked:Ranked-v0", "--env.kwargs", '{"slow": 0.001}']
     shell.train("source", *flags)
@@ -132,7 +129,7 @@ def test_ranks_that_are_started_again_keep_what_their_user_said(shell):
     assert "all ranks start again" in command.out
     assert "leads out" not in command.out + command.err
     assert (shell.folder / "copy.jsonl").read_text() == run.text("metrics.jsonl")
-    assert [line["iter"] for line in run.metrics()] == list(range(1, 21))
+    assert iterations(run) == list(range(1, 21))
     assert yaml.safe_load(run.text("config.yaml"))["init_method"].endswith("/meeting")
 
 
@@ -152,7 +149,7 @@ def test_nothing_is_imported_from_the_current_directory(shell, how):
     assert not (shell.folder / "canary").exists()
 
 
-def test_python_takes_the_same(run):
+def test_log_jsonl_can_be_turned_off_from_python(run):
     change(run, log_jsonl=str(run.path.parent / "copy.jsonl"))
     list(paceline.resume(run.path, total_iters=5, log_jsonl=None))
     assert not (run.path.parent / "copy.jsonl").exists()

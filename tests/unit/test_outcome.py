@@ -1,4 +1,4 @@
-"""What is said of a run that has ended, by whether it has learnt anything."""
+"""The warnings at the end of a run that has learned nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def result_of(returns, length=10.0):
 
 @pytest.fixture
 def said(caplog):
-    """Levels and sentences at the end of a run with these episodes and this evaluation."""
+    """Levels and messages logged after these episodes and this evaluation."""
 
     def say(episodes, evaluated, length=10.0, moved=True, config=CONFIG):
         caplog.clear()
@@ -49,15 +49,15 @@ def noise(mean, count, seed=0):
     return np.random.default_rng(seed).normal(mean, 10.0, count)
 
 
-def test_a_run_that_has_become_better_is_not_remarked_on(said):
+def test_a_run_that_improved_is_not_warned_of(said):
     assert said([*noise(20, 150), *noise(100, 150)], [100.0] * 20) == []
 
 
-def test_the_greedy_policy_of_a_run_that_is_getting_better_may_be_the_worse(said):
+def test_a_bad_evaluation_of_a_run_that_improved_is_not_warned_of(said):
     assert said([*noise(20, 150), *noise(40, 150)], [9.0] * 20) == []
 
 
-def test_a_run_that_has_become_worse_is_warned_of(said):
+def test_a_run_that_got_worse_is_warned_of(said):
     ((level, text),) = said([*noise(100, 150), *noise(20, 150)], [20.0] * 20)
     assert level == "WARNING"
     assert "the last 100" in text
@@ -87,8 +87,8 @@ def test_a_few_episodes_are_not_compared(said):
     assert said([], [20.0]) == []
 
 
-def test_runs_that_stay_as_they_are_seldom_count_as_worse(said):
-    """Three standard errors: one in 700 of 400 is less than one."""
+def test_unchanged_runs_are_seldom_taken_for_worse(said):
+    """At three standard errors fewer than one in 400 is expected."""
     levels = [said(noise(50, 200, seed), noise(50, 20, seed + 10_000)) for seed in range(400)]
     warned = sum(level == "WARNING" for found in levels for level, _ in found)
     assert warned <= 6, "both comparisons together, of which each may err"
@@ -107,7 +107,7 @@ def test_a_difference_in_the_last_digits_is_no_difference(said, mean):
     assert not any("worse" in text for _, text in found)
 
 
-def test_a_policy_that_has_not_moved_is_warned_of_with_what_could_be_why(said):
+def test_an_unchanged_policy_is_warned_of_with_the_likely_options(said):
     config = paceline.Config(lr=0.0, ppo={"target_kl": 1e-9})
     ((level, text),) = said([], [1.0], moved=False, config=config)
     assert level == "WARNING"
