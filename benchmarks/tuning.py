@@ -30,9 +30,9 @@ from parallel import _spread as spread
 
 from paceline.processes.hardware import available_cpus, cpu_name
 from paceline.tools.bench.runs import interrupt_on_signals
-from paceline.tools.bench.tune_bursts import Runs
+from paceline.tools.bench.tune_bursts import BurstRunner
 from paceline.tools.bench.tune_model import Shape
-from paceline.tools.bench.tune_plan import Plan, plan_of
+from paceline.tools.bench.tune_plan import TunePlan, parse_tune
 from paceline.tools.bench.tune_search import Search
 
 ENVS = (8, 16, 32, 64)
@@ -51,17 +51,17 @@ def grid(base: Shape) -> list[Shape]:
     ]
 
 
-def chosen(plan: Plan, scratch: Path) -> tuple[Shape, bool, float]:
+def chosen(plan: TunePlan, scratch: Path) -> tuple[Shape, bool, float]:
     """What tune chooses, whether such a training compiles, and how long the search took."""
     began = time.monotonic()
     search = Search(plan, scratch)
     search.narrow(search.constants())
-    return search.choice(), search.runs.compiled, time.monotonic() - began
+    return search.choice(), search.runner.compiled, time.monotonic() - began
 
 
-def best_cells(runs: Runs, cells: list[Shape], seconds: float) -> list[Shape]:
+def best_cells(runs: BurstRunner, cells: list[Shape], seconds: float) -> list[Shape]:
     """The fastest few, by one burst of each."""
-    rates = {cell: burst.fps for cell in cells if (burst := runs.once(cell, seconds))}
+    rates = {cell: burst.fps for cell in cells if (burst := runs.measure(cell, seconds))}
     return sorted(rates, key=lambda cell: -rates[cell])[:KEPT]
 
 
@@ -77,15 +77,15 @@ def ratios(rates: dict[Shape, list[float]], choice: Shape, cells: list[Shape]) -
 
 def compare(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
     least = ["--min-rollout-steps", str(options.min_rollout_steps)]
-    plan = plan_of(["--env-id", options.env_id, *least, "--time", options.time, "--overwrite"])
+    plan = parse_tune(["--env-id", options.env_id, *least, "--time", options.time, "--overwrite"])
     choice, compiled, took = chosen(plan, scratch)
     print(f"tune chose {choice} in {took:.0f} s; the grid:")
-    runs = Runs(plan.options, math.inf, compiled, scratch)
+    runs = BurstRunner(plan.options, math.inf, compiled, scratch)
     cells = best_cells(runs, grid(plan.shape), options.seconds / 2)
     rates: dict[Shape, list[float]] = {shape: [] for shape in dict.fromkeys([choice, *cells])}
     for number in range(options.rounds):
         for shape in list(rates)[:: -1 if number % 2 else 1]:
-            burst = runs.once(shape, options.seconds)
+            burst = runs.measure(shape, options.seconds)
             if burst is None:
                 raise SystemExit(f"{shape} failed: {runs.failed[shape]}")
             rates[shape].append(burst.fps)

@@ -19,8 +19,8 @@ import os
 from pathlib import Path
 
 from paceline.tools.bench.tune import proposal
-from paceline.tools.bench.tune_constants import read_constants
-from paceline.tools.bench.tune_plan import plan_of
+from paceline.tools.bench.tune_fit import read_constants
+from paceline.tools.bench.tune_plan import parse_tune
 
 CPUS = (4, 8, 16, 28, 32)
 MODES = ("sequential", "parallel")
@@ -45,7 +45,7 @@ def main() -> None:
         for mode in MODES:
             for cpus in CPUS:
                 arguments = arguments_of(algo, mode, cpus)
-                plan = plan_of([*arguments, "--overwrite"])
+                plan = parse_tune([*arguments, "--overwrite"])
                 assert plan.constants is not None
                 known, facts = read_constants(plan.constants, plan.base)
                 plan.output.write_text(proposal(plan, known, facts, arguments), encoding="utf-8")

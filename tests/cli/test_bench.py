@@ -1,11 +1,10 @@
-"""`paceline bench` as a user has it: the matrix, its interruptions, its failures, its refusals."""
+"""`paceline bench` as a user has it: the matrix, resuming it, its failures."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import signal
 
 import pytest
 from histories import curve, write_run
@@ -128,29 +127,6 @@ def test_another_plan_in_the_same_place_is_refused_and_loses_nothing(killed, com
 def test_its_folder_can_be_compared_like_any_other(killed, command, shell):
     ended = command("compare", killed["folder"], "--output-dir", "again")
     assert ended.code == 0 and len(rows(shell.folder / "again" / "comparison.csv")) == 4
-
-
-# Signals
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
-def test_a_signal_ends_the_run_and_says_how_to_go_on(shell, command, until, kind):
-    """That no process stays is seen to by the fixture that every test here has."""
-    run = shell.folder / "out" / "runs" / "ppo-parallel" / "seed-0"
-    plan = ("--algos", "ppo", "--modes", "parallel", "--num-workers", 2, *SHORT)
-    process = shell.start("bench", *plan, "--duration", "10m", "--output-dir", "out")
-    until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None)
-    refused = command("bench", "--resume", "out")  # a place is one benchmark's at a time
-    assert refused.code == 2 and "another process" in refused.err
-    process.send_signal(kind)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75 and "Traceback" not in err
-    assert "interrupted; go on with `paceline bench --resume out`" in err
-    assert list(run.glob("checkpoints/0*")), "it was not saved"
-    assert not (shell.folder / "out" / "report.html").exists()
 
 
 # Failures
@@ -389,58 +365,7 @@ def test_a_file_is_remembered_by_a_path_that_holds_anywhere(shell, monkeypatch):
         assert str(shell.folder / "mine.yaml") in " ".join(said)
 
 
-# What is refused
-
-REFUSED = {
-    "--algos ppo,sarsa": ("--algos", "'sarsa'", "ppo"),
-    "--algos ,": ("--algos", "','"),
-    "--modes fast": ("--modes", "'fast'", "sequential"),
-    "--seeds 0": ("--seeds", "'0'"),
-    "--seeds few": ("--seeds", "'few'"),
-    "--seeds 1001": ("--seeds", "'1001'", "to 1,000"),
-    "--first-seed -1": ("--first-seed",),
-    "--algo ppo": ("--algo", "--algos"),
-    "--seed 3": ("--seed", "--seeds"),
-    "--log-jsonl x": ("--log-jsonl",),
-    "--init-from x": ("--init-from",),
-    "--target-return high": ("--target-return", "'high'"),
-    "--target-return nan": ("--target-return", "'nan'"),
-    "--duration 10": ("duration", "10s"),
-    "--env-id Nope-v0": ("Nope",),
-    "--lr fast": ("lr", "fast"),
-    "--config missing.yaml": ("missing.yaml", "no such file"),
-    "--algos a3c --modes ranks": ("a3c", "no such form"),
-    "--modes parallel --num-envs 3 --num-workers 2": ("num_envs", "3"),
-    "--zork": ("--zork", "no such option"),
-    "stray": ("stray",),
-    "--resume none": ("none", "holds no benchmark"),
-    "--resume full": ("full", "holds no benchmark"),
-    "--resume full --seeds 3": ("--resume", "leave"),
-    "--resume broken": ("broken", "bench.json"),
-    "--output-dir full": ("full", "not empty", "notes.txt", "choose another"),
-    "--output-dir full --overwrite": ("full", "notes.txt", "no benchmark; choose another\n"),
-    "--config logs.yaml": ("--log-jsonl", "in ", "logs.yaml", "bench sets it"),
-    "--config init.yaml": ("--init-from", "init.yaml", "new weights"),
-    "--num-envs 4 --num-envs-per-worker 2": ("--num-envs-per-worker", "write one"),
-    "--output-dir broken": ("broken", "another benchmark"),
-    "--output-dir full/notes.txt": ("full/notes.txt", "can't be"),
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_what_can_not_be_run_is_refused_before_anything_is(command, shell, arguments):
-    for name, file, text in (("full", "notes.txt", "mine"), ("broken", "bench.json", '{"argu')):
-        (shell.folder / name).mkdir()
-        (shell.folder / name / file).write_text(text)
-    (shell.folder / "logs.yaml").write_text("log_jsonl: mine.jsonl\n")
-    (shell.folder / "init.yaml").write_text("init_from: runs/mine\n")
-    before = sorted(p for p in shell.folder.rglob("*") if p.name != ".lock")
-    ended = command("bench", *arguments.split())
-    assert ended.code == 2 and not ended.out and "Traceback" not in ended.err
-    assert ended.err.startswith("paceline: ") and len(ended.err.splitlines()) <= 3
-    for word in REFUSED[arguments]:
-        assert word in ended.err, f"{word!r} is not in: {ended.err}"
-    assert sorted(p for p in shell.folder.rglob("*") if p.name != ".lock") == before
+# Overwriting
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.ppo import PPO
 from paceline.tools.bench.bench_plan import parse_bench
 from paceline.tools.bench.scale_plan import parse_scale
-from paceline.tools.bench.tune_plan import plan_of as tune_plan
+from paceline.tools.bench.tune_plan import parse_tune
 
 
 def from_flags(*arguments):
@@ -384,7 +384,7 @@ READERS = {
     "train": from_flags,
     "bench": lambda *arguments: parse_bench(list(arguments)),
     "scale": lambda *arguments: parse_scale([*arguments, "--ranks", "1,2"]),
-    "tune": lambda *arguments: tune_plan(list(arguments)),
+    "tune": lambda *arguments: parse_tune(list(arguments)),
 }
 
 

@@ -58,7 +58,7 @@ for _parser in (
     config_parser(),
     scale_plan.scale_parser(),
     bench_plan.bench_parser(),
-    tune_plan._parser(),
+    tune_plan.tune_parser(),
 ):
     OUR_FLAGS |= set(_parser._option_string_actions)
 
@@ -192,7 +192,7 @@ WORK = {
     "scale": "paceline.tools.bench.scale.run",
     "compare": "paceline.tools.bench.compare.command.find_runs",
     "bench": "paceline.tools.bench.bench.run",
-    "tune": "paceline.tools.bench.tune.work",
+    "tune": "paceline.tools.bench.tune.run",
     "check": "paceline.tools.check.report.verdict_on",
 }
 """What each command calls after reading its arguments; the others have no work to spare."""

@@ -1,14 +1,10 @@
-"""`paceline tune` as a user has it: what it refuses, what it writes, what it leaves behind."""
+"""`paceline tune` as a user has it: what it finds, and what it writes."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,88 +14,11 @@ from paceline import Config
 from paceline.cli import commands as cli
 from paceline.config.files import load_file
 from paceline.config.resolve import resolve
-from paceline.tools.bench.runs import RunFailed
 
 pytestmark = pytest.mark.timeout(110)
 
 MACHINES = Path(__file__).resolve().parents[2] / "configs" / "machines"
 SMALL = ("--hidden", "16", "--time", "2s")
-
-
-@pytest.fixture
-def tune(shell, monkeypatch, capsys):
-    """The command within this process; its bursts are processes of their own."""
-    monkeypatch.chdir(shell.folder)
-
-    def run(*arguments):
-        code = cli.run(["tune", *(str(argument) for argument in arguments)])
-        return code, *capsys.readouterr()
-
-    return run
-
-
-# What is refused, before anything runs.
-
-REFUSED = {
-    "--num-workers 2": ("--num-workers", "'2'", "tune decides", "--mode"),
-    "--ranks 2": ("--ranks", "'2'", "tune decides"),
-    "--threads 2": ("--threads", "'2'", "tune decides"),
-    "--num-envs-per-worker 2": ("--num-envs-per-worker", "tune decides"),
-    "--output-dir runs/x": ("--output-dir", "'runs/x'", "--output"),
-    "--log-jsonl x": ("--log-jsonl", "leave it out"),
-    "--time 10": ("--time", "'10'", "10s"),
-    "--time soon": ("--time", "'soon'", "unit"),
-    "--max-batch 100": ("--max-batch", "100", "512 rows", "8 envs × 64 steps"),
-    "--max-batch many": ("--max-batch", "'many'", "whole number"),
-    "--min-rollout-steps 0": ("--min-rollout-steps", "'0'", "from 1"),
-    "--min-rollout-steps 512": ("--min-rollout-steps", "512", "64 steps", "--rollout-steps 512"),
-    "--mode fast": ("--mode", "'fast'", "sequential"),
-    "--mode sequential --algo a3c": ("sequential", "a3c", "--algo a2c"),
-    "--mode parallel --for-cpus 1": ("parallel", "one CPU"),
-    "--mode parallel --num-envs 1 --rollout-steps 25 --minibatches 1": ("25 rows", "--max-batch"),
-    "--for-cpus 0": ("--for-cpus", "'0'", "from 1"),
-    "--for-cpus many": ("--for-cpus", "'many'", "whole number"),
-    "--constants mine.json": ("--constants", "mine.json", "--for-cpus"),
-    "--for-cpus 4 --constants missing.json": ("missing.json", "no such file"),
-    "--for-cpus 4 --constants mine.json": ("mine.json", "no constants", "--save-constants"),
-    "--for-cpus 4 --constants other.json": ("other.json", "'Other-v0'", "'CartPole-v1'"),
-    "--output mine.yaml": ("mine.yaml", "exists", "--overwrite"),
-    "--output mine.txt": ("mine.txt", ".yaml"),
-    "--output nowhere/new.yaml": ("nowhere", "no directory"),
-    "--save-constants mine.json": ("mine.json", "exists", "--overwrite"),
-    "--save-constants new.yaml": ("new.yaml", ".json"),
-    "--config missing.yaml": ("missing.yaml", "no such file"),
-    "--env-id Nope-v0": ("Nope",),
-    "--algo sarsa": ("algo", "sarsa", "ppo"),
-    "--num-envs none": ("num_envs", "'none'"),
-    "--tiem 10s": ("--tiem", "--time"),
-    "stray": ("stray", "no such argument"),
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_what_can_not_be_tuned_is_refused_with_what_to_write_instead(tune, shell, arguments):
-    (shell.folder / "mine.yaml").write_text("algo: ppo\n")
-    (shell.folder / "mine.json").write_text("{}\n")
-    constants = json.loads((MACHINES / "constants_ppo.json").read_text())
-    (shell.folder / "other.json").write_text(json.dumps(constants | {"env_id": "Other-v0"}))
-    before = sorted(shell.folder.rglob("*"))
-    code, out, err = tune(*arguments.split())
-    assert code == 2 and not out and "Traceback" not in err
-    assert err.startswith("paceline: ") and len(err.splitlines()) <= 3
-    for word in REFUSED[arguments]:
-        assert word in err, f"{word!r} is not in: {err}"
-    assert sorted(shell.folder.rglob("*")) == before
-
-
-def test_help_names_every_option_of_its_own_and_imports_no_torch():
-    code = "import sys; from paceline.tools.bench.tune import command; command(['--help'])"
-    code += "; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    flags = ("--time", "--max-batch", "--min-rollout-steps", "--mode", "--output", "--overwrite")
-    for flag in (*flags, "--for-cpus", "--save-constants", "--constants"):
-        assert flag in done.stdout
-    assert "torch" not in done.stdout.splitlines()[-1].split()
 
 
 # What is found and written.
@@ -134,8 +53,8 @@ def test_its_head_says_how_it_was_made_and_what_it_gains(small):
     head = " ".join(line[2:] for line in text.splitlines() if line.startswith("#"))
     assert "paceline tune --env-id CartPole-v1" in head and "Measured on" in head
     assert re.search(r"[\d,]+ (\([\d,]+ to [\d,]+\) )?steps/s", head)
-    assert "Bound: " in head and "512 rows an update, 256 a minibatch, kept" in head
-    assert "for want of time" in head  # 2 s are not enough to rely on
+    assert "Bound: " in head and "512 rows an update, 256 a minibatch, unchanged" in head
+    assert "write a longer --time" in head  # 2 s are not enough to rely on
 
 
 def test_the_table_and_the_sentences_are_printed(small):
@@ -144,7 +63,7 @@ def test_the_table_and_the_sentences_are_printed(small):
     assert re.search(
         r"^shape .*steps/s .*env .*inference .*update .*sync .*memory", ended.out, re.M
     )
-    assert "(as it is now)" in ended.out and "MB" in ended.out
+    assert " (now) " in ended.out and "MB" in ended.out
     for begin in ("Choice: ", "It made ", "Bound: ", "Batch: "):
         assert re.search(f"^{begin}", ended.out, re.M), begin
     assert "  paceline train --config tuned-CartPole-v1-ppo.yaml" in ended.out
@@ -188,7 +107,7 @@ def test_a_file_of_the_users_own_is_the_training_that_is_tuned(shell):
     options = ("--config", "mine.yaml", "--mode", "sequential", "--output", "out.yaml")
     ended = shell("tune", *options, *SMALL)
     assert ended.code == 0, ended
-    assert "16 envs × 32 steps, 2 workers (as it is now)" in ended.out
+    assert "16 envs × 32 steps, 2 workers (now)" in ended.out
     values = load_file(shell.folder / "out.yaml")
     assert values["num_workers"] == 0 and values["total_steps"] == 5000
     assert values["eval_every"] == 100 and values["minibatches"] == 1
@@ -209,61 +128,21 @@ class Failing(gym.Env):
         return np.zeros(2, np.float32), {}
 
     def step(self, action):
-        fails = FAILS
-        return np.zeros(2, np.float32), float("nan") if fails else 0.0, False, False, {}
+        reward = float("nan") if "RANK" in os.environ else 0.0
+        return np.zeros(2, np.float32), reward, False, False, {}
 
 gym.register("Failing-v0", Failing)
 """
 
 
 @pytest.mark.slow
-def test_an_environment_that_always_fails_ends_it_with_its_words_and_its_code(shell):
-    (shell.folder / "failing.py").write_text(FAILING.replace("FAILS", "True"))
-    ended = shell("tune", "--env-id", "failing:Failing-v0", *SMALL)
-    assert ended.code == 3, ended
-    assert "a training run exited with 3" in ended.err and "nan" in ended.err
-    assert "Traceback" not in ended.err and not list(shell.folder.glob("*.yaml"))
-    assert not list((shell.folder / "tmp").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (["warning: slow", "paceline: out of rope", "what it was tied to"], "out of rope"),
-        (["Segmentation fault"], "a training run exited with 3"),
-        ([], "a training run exited with 3"),
-    ],
-    ids=["a sentence", "a crash", "nothing"],
-)
-def test_the_cause_of_a_failure_is_the_sentence_that_says_it(tmp_path, words, shown):
-    """Other lines may come after it."""
-    (tmp_path / "log").write_text("\n".join(words))
-    assert RunFailed(tmp_path / "log", 3).reason == shown
-
-
-@pytest.mark.slow
 def test_a_shape_that_fails_is_named_and_the_search_goes_on(shell):
     """The environment fails in ranks alone."""
-    (shell.folder / "failing.py").write_text(FAILING.replace("FAILS", '"RANK" in os.environ'))
+    (shell.folder / "failing.py").write_text(FAILING)
     ended = shell("tune", "--env-id", "failing:Failing-v0", "--hidden", "16", "--time", "40s")
     assert ended.code == 0, ended
     assert re.search(r"^2 ranks × .* failed: .*nan", ended.out, re.M), ended.out
     assert load_file(shell.folder / "tuned-failing-Failing-v0-ppo.yaml").get("ranks", 1) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
-def test_a_signal_ends_the_bursts_and_leaves_nothing(shell, until, kind):
-    """That no process stays is seen to by the fixture that every test here has."""
-    process = shell.start("tune", "--env-id", "CartPole-v1", "--time", "5m")
-    scratch = shell.folder / "tmp"
-    until(lambda: list(scratch.rglob("metrics.jsonl")) or process.poll() is not None)
-    process.send_signal(kind)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75 and "interrupted" in err and "Traceback" not in err
-    assert not list(scratch.iterdir()) and not list(shell.folder.glob("*.yaml"))
 
 
 # What is committed for machines of several sizes.

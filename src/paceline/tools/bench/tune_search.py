@@ -1,4 +1,4 @@
-"""The search of `paceline tune`: what is measured, in what order, and for how long."""
+"""The search of `paceline tune`: which shapes are measured, in what order, and for how long."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from ...processes.hardware import available_cpus
 from ...run.build import network_for
 from ...run.choices import choose
 from ...run.topology import topology_of
-from .tune_bursts import Burst, Runs, stepped_alone
-from .tune_constants import fitted, phases_of
-from .tune_model import Constants, Shape, fps, predicted
-from .tune_plan import Plan
+from .tune_bursts import Burst, BurstRunner, time_env_row
+from .tune_fit import fit, split_phases
+from .tune_model import Constants, Shape, fps, predict
+from .tune_plan import TunePlan
 from .tune_space import candidates, shortlist, simplest
-from .tune_text import Row
+from .tune_text import ShapeRow
 
 FINALISTS = 3
-ROUNDS = 3
-MOST_ROUNDS = 5
-MOST_LISTED = 12
+ROUNDS, MAX_ROUNDS = 3, 5
+MAX_LISTED = 12
 KINDS = 4
-"""Of shapes, of which the best are tried if there is any time: as it is, serial, workers, ranks."""
+"""Shapes that are tried if there is any time: the present one, serial, workers, ranks."""
 BEHIND = 0.85
 """Share of the best rate below which a shape is out after one burst."""
 CAN_PIN = hasattr(os, "sched_setaffinity")
 GROWN = 4
-"""Times as many environments, or as few: tells the cost of a call from that of its rows."""
+"""Factor of environments between two bursts that tell the cost of a call from that of its rows."""
 
 
 class NothingMeasured(PacelineError):
@@ -39,159 +38,158 @@ class NothingMeasured(PacelineError):
 
 
 class Search:
-    """From the training as it is to the fastest way of running it."""
+    """From the training as it is configured to the fastest shape for it."""
 
-    def __init__(self, plan: Plan, scratch: Path) -> None:
+    def __init__(self, plan: TunePlan, scratch: Path) -> None:
         network = network_for(plan.base, plan.env_info.obs_spec.seen, plan.env_info.act_spec)
         choices = choose(plan.base, network, topology_of(plan.base))
-        self._plan, self._here = plan, available_cpus()
+        self._plan, self._cpus = plan, available_cpus()
         self.base = replace(plan.shape, threads=choices.threads)
-        self.runs = Runs(plan.options, plan.budget, choices.compiled, scratch)
-        self.rounds = 0
-        """in which the finalists took turns"""
+        self.runner = BurstRunner(plan.options, plan.budget, choices.compiled, scratch)
         self._finals: list[dict[Shape, float]] = []
-        envs, while_ = min(plan.shape.envs, 16), min(1.0, self.runs.seconds)
-        self._stepping = stepped_alone(plan.env_info, plan.base, envs, while_)
+        """rates of the finalists, round by round"""
+        envs, seconds = min(plan.shape.envs, 16), min(1.0, self.runner.seconds)
+        self._env_row = time_env_row(plan.env_info, plan.base.seed, envs, seconds)
 
-    # What the model needs to know.
+    @property
+    def rounds(self) -> int:
+        return len(self._finals)
+
+    # The constants of the model.
 
     def constants(self, rounds: int = 1) -> Constants:
-        """Constants of this machine, from one burst or more of each shape that tells some."""
+        """From up to `rounds` bursts of each shape that shows one of them, as time allows."""
         one = self._alone()
-        wanted = [one, _other(one), *self._beside(one)]
-        found: dict[Shape, list[Burst]] = {shape: [] for shape in wanted}
+        other = _other(one)
+        found: dict[Shape, list[Burst]] = {}
         for number in range(rounds):
-            for place, shape in enumerate(wanted):
-                optional = number > 0 or place > (1 if rounds > 1 else 0)
-                trial = bool(shape.workers) and shape.ranks == 1
-                if optional and self.runs.left < self.runs.cost(shape, self.runs.seconds, trial):
+            for shape in (one, other, *self._parallel(one)):
+                required = number == 0 and (shape == one or (shape == other and rounds > 1))
+                trial = shape.workers > 0 and shape.ranks == 1
+                cost = self.runner.cost(shape, self.runner.seconds, trial)
+                if not required and self.runner.left < cost:
                     continue
-                if measured := self.runs.once(shape, self.runs.seconds, trial):
-                    found[shape].append(measured)
-        best = {shape: _undisturbed(bursts) for shape, bursts in found.items() if bursts}
-        rest = {shape: burst for shape, burst in best.items() if shape not in wanted[:2]}
-        known = fitted(
-            self._stepping,
-            best[one],
-            best.get(wanted[1], best[one]),
-            self._plan.base.epochs,
-            self._here,
-            **{_told_by(shape): burst for shape, burst in rest.items()},
-        )
-        self.runs.bursts.pop(wanted[1], None)  # which is no candidate
-        return known
+                if measured := self.runner.measure(shape, self.runner.seconds, trial):
+                    found.setdefault(shape, []).append(measured)
+        best = {shape: _undisturbed(bursts) for shape, bursts in found.items()}
+        base, second = best.pop(one), best.pop(other, None)
+        roles = {_role(shape): burst for shape, burst in best.items()}
+        epochs = self._plan.base.epochs
+        self.runner.bursts.pop(other, None)  # which is no candidate
+        return fit(self._env_row, base, second or base, epochs, self._cpus, **roles)
 
     def _alone(self) -> Shape:
-        """The training as it is, on one learner that samples itself."""
+        """The present training with one learner that samples itself."""
         base = self.base
-        workers = 1 if base.way == "apart" else 0
+        workers = 1 if base.schedule == "hogwild" else 0
         envs = base.ranks * base.envs
         return replace(base, envs=envs, workers=workers, ranks=1, threads=1, pinned=False)
 
-    def _beside(self, one: Shape) -> list[Shape]:
-        """The same with as many workers, ranks and threads as there are CPUs, if that divides."""
-        cpus, found = self._here, []
-        if cpus > 1 and one.way == "apart":
+    def _parallel(self, one: Shape) -> list[Shape]:
+        """The same with as many workers, ranks and threads as CPUs, where they divide the rows."""
+        cpus, found = self._cpus, []
+        if cpus == 1:
+            return []
+        if one.schedule == "hogwild":
             found.append(replace(one, workers=cpus))
-        elif cpus > 1:
-            beside = range(cpus - 1, 0, -1) if one.way == "stream" else range(cpus, 1, -1)
-            workers = next((n for n in beside if one.envs % n == 0), 0)
+        else:
+            most, least = (cpus - 1, 1) if one.schedule == "stream" else (cpus, 2)
+            workers = [n for n in range(least, most + 1) if one.envs % n == 0]
             ranks = max(n for n in range(1, cpus + 1) if one.envs % n == one.batch % n == 0)
-            found += [replace(one, workers=workers)] if workers else []
+            found += [replace(one, workers=workers[-1])] if workers else []
             found += [replace(one, envs=one.envs // ranks, ranks=ranks)] if ranks > 1 else []
-        if self._plan.allowed.threaded and cpus > 1:
+        if self._plan.limits.threaded:
             found.append(replace(one, threads=cpus))
         return found
 
-    # What is tried.
+    # The search.
 
     def narrow(self, known: Constants) -> None:
-        """From all shapes to a few, by short bursts; then the few in turn, several times."""
-        shapes = candidates(self.base, self._plan.allowed, self._here)
-        listed = shortlist(self.base, shapes, known, self._here, self._affordable())
+        """Short bursts of the most promising shapes, then rounds of longer ones of the best."""
+        shapes = candidates(self.base, self._plan.limits, self._cpus)
+        listed = shortlist(self.base, shapes, known, self._cpus, self._affordable())
         for place, shape in enumerate(listed):
             rounds = 1 if place < KINDS else ROUNDS  # the best of each kind before many rounds
-            if shape not in self.runs.bursts and self._in_time(listed, rounds):
-                self.runs.once(shape, self.runs.seconds, trial=True)
-        tried = list(dict.fromkeys([*listed, *(s for s in self.runs.bursts if s in shapes)]))
-        half = self._best(tried, known, max(FINALISTS + 1, -(-len(tried) // 2)))
-        for shape in reversed(half):  # a burst that was disturbed has another chance
+            if shape not in self.runner.bursts and self._in_time(listed, rounds):
+                self.runner.measure(shape, self.runner.seconds, trial=True)
+        tried = list(dict.fromkeys([*listed, *(s for s in self.runner.bursts if s in shapes)]))
+        half = self._ranked(tried, known)[: max(FINALISTS + 1, -(-len(tried) // 2))]
+        for shape in reversed(half):  # a burst that was disturbed gets another chance
             if shape != self.base and self._in_time(half):
-                self.runs.once(shape, self.runs.seconds, trial=True)
+                self.runner.measure(shape, self.runner.seconds, trial=True)
         self._take_turns(self._finalists(half, known))
 
     def _affordable(self) -> int:
-        """Shapes that there is time to try, before the finals."""
-        each = self.runs.cost(self.base, self.runs.seconds, trial=True)
-        finals = self._turns([self.base] * FINALISTS)
-        number = int((self.runs.left - finals) / (1.5 * each)) + 1
-        fewest = KINDS if self.runs.left > finals / 2 else 2
-        return max(fewest, min(MOST_LISTED, number))
+        """How many shapes there is time to try before the rounds."""
+        each = self.runner.cost(self.base, self.runner.seconds, trial=True)
+        finals = self._round_cost([self.base] * FINALISTS) * ROUNDS
+        number = int((self.runner.left - finals) / (1.5 * each)) + 1
+        fewest = KINDS if self.runner.left > finals / 2 else 2
+        return max(fewest, min(MAX_LISTED, number))
 
-    def _turns(self, finalists: list[Shape], rounds: int = ROUNDS) -> float:
-        """Seconds of rounds in which each of these has its turn."""
-        return rounds * sum(self.runs.cost(shape, 2 * self.runs.seconds) for shape in finalists)
+    def _round_cost(self, shapes: list[Shape]) -> float:
+        """Seconds of a round in which each of these has a long burst."""
+        return sum(self.runner.cost(shape, 2 * self.runner.seconds) for shape in shapes)
 
     def _in_time(self, shapes: list[Shape], rounds: int = ROUNDS) -> bool:
-        """Whether there is time for more, beside the rounds of the first of these."""
-        return self.runs.left > self._turns(shapes[:FINALISTS], rounds)
+        """Whether there is time for more than the rounds of the first of these."""
+        return self.runner.left > rounds * self._round_cost(shapes[:FINALISTS])
 
     def _rate(self, shape: Shape, known: Constants) -> float:
-        """The best that was measured, since what disturbs a burst only slows it; or else what the
-        model expects."""
-        if shape in self.runs.bursts:
-            return max(self._as_trained(burst, known).fps for burst in self.runs.bursts[shape])
-        ratio = fps(shape, known, self._here) / fps(self._alone(), known, self._here)
+        """The best that was measured, since disturbance only slows; else the model's."""
+        if shape in self.runner.bursts:
+            return max(self._as_trained(burst, known).fps for burst in self.runner.bursts[shape])
+        ratio = fps(shape, known, self._cpus) / fps(self._alone(), known, self._cpus)
         return ratio * self._rate(self._alone(), known)
 
     def _as_trained(self, burst: Burst, known: Constants) -> Burst:
-        """Had it been compiled like the training itself."""
-        if burst.compiled == self.runs.compiled:
+        """With the update as the training itself would compile it."""
+        if burst.compiled == self.runner.compiled:
             return burst
-        expected = predicted(burst.shape, known, self._here)
-        return burst.had_it(expected.update, expected.sync)
+        expected = predict(burst.shape, known, self._cpus)
+        return burst.with_update(expected.update, expected.sync)
 
-    def _best(self, shapes: list[Shape], known: Constants, number: int) -> list[Shape]:
-        alive = (shape for shape in shapes if shape not in self.runs.failed)
-        return sorted(alive, key=lambda shape: -self._rate(shape, known))[:number]
+    def _ranked(self, shapes: list[Shape], known: Constants) -> list[Shape]:
+        """Fastest first, without those that failed."""
+        alive = (shape for shape in shapes if shape not in self.runner.failed)
+        return sorted(alive, key=lambda shape: -self._rate(shape, known))
 
     def _finalists(self, shapes: list[Shape], known: Constants) -> list[Shape]:
-        """As it is, and the best of these, of each kind first, but for those far behind, as far as
-        time allows; and the best of several processes also bound to CPUs."""
-        others = [s for s in shapes if s != self.base and self._plan.allowed.permits(s)]
-        ranked = self._best(others, known, len(others))
+        """The present shape and the best others that are not far behind, each kind first; the
+        best of several processes also pinned to CPUs; as many as there is time for."""
+        permitted = [s for s in shapes if s != self.base and self._plan.limits.permits(s)]
+        ranked = self._ranked(permitted, known)
         kinds = {shape.kind: shape for shape in reversed(ranked)}
-        varied = [shape for shape in ranked if kinds[shape.kind] == shape]
+        order = dict.fromkeys([*(s for s in ranked if kinds[s.kind] == s), *ranked])
         least = BEHIND * max(self._rate(shape, known) for shape in [self.base, *ranked[:1]])
-        order = dict.fromkeys([*varied, *ranked])
         found = [shape for shape in order if self._rate(shape, known) >= least][:FINALISTS]
-        found = found or ranked[:1]  # which a single disturbed burst may have put behind
+        found = found or ranked[:1]
         if found and found[0].processes > 1 and not found[0].pinned and CAN_PIN:
             found.append(replace(found[0], pinned=True))
-        while len(found) > 1 and self.runs.left < self._turns([self.base, *found]):
+        while len(found) > 1 and not self.runner.left >= ROUNDS * self._round_cost(
+            [self.base, *found]
+        ):
             found.pop()
         return list(dict.fromkeys([self.base, *found]))
 
     def _take_turns(self, finalists: list[Shape]) -> None:
-        """Rounds in which every finalist has one burst; every second one backwards."""
-        while self.rounds < MOST_ROUNDS:
-            cost = sum(self.runs.cost(shape, 2 * self.runs.seconds) for shape in finalists)
-            if self.rounds and self.runs.left < cost * (2 if self.rounds >= ROUNDS else 1):
+        """Rounds in which every finalist has a burst; every second one backwards."""
+        while finalists and self.rounds < MAX_ROUNDS:
+            cost = self._round_cost(finalists)
+            if self.rounds and self.runner.left < cost * (2 if self.rounds >= ROUNDS else 1):
                 break
             order = finalists[::-1] if self.rounds % 2 else finalists
-            made = {shape: self.runs.once(shape, 2 * self.runs.seconds) for shape in order}
+            made = {shape: self.runner.measure(shape, 2 * self.runner.seconds) for shape in order}
             finalists = [shape for shape in finalists if made[shape] is not None]
-            if not finalists:
-                break
-            self._finals.append({shape: found.fps for shape, found in made.items() if found})
-            self.rounds += 1
+            if finalists:
+                self._finals.append({shape: found.fps for shape, found in made.items() if found})
 
-    # What came out.
+    # The result.
 
     def _relative(self) -> dict[Shape, list[float]]:
         """Rates of the finalists over the mean of their round, so that a drift cancels."""
         everywhere = set[Shape].intersection(*map(set, self._finals)) if self._finals else set()
-        shapes = everywhere - self.runs.failed.keys()
+        shapes = everywhere - self.runner.failed.keys()
         if not shapes:
             return {}
         means = [statistics.geometric_mean([final[s] for s in shapes]) for final in self._finals]
@@ -201,30 +199,31 @@ class Search:
         }
 
     def choice(self) -> Shape:
-        """The fastest, or of those that can't be told from it the simplest."""
-        found = {s: v for s, v in self._relative().items() if self._plan.allowed.permits(s)}
+        """The fastest, or the simplest of those that can't be told from it."""
+        found = {s: v for s, v in self._relative().items() if self._plan.limits.permits(s)}
         if not found:
-            causes = [f"{shape}: {cause}" for shape, cause in self.runs.failed.items()]
+            causes = [f"{shape}: {cause}" for shape, cause in self.runner.failed.items()]
             raise NothingMeasured("\n".join(["no shape could be measured to the end", *causes]))
         rates = {shape: statistics.median(values) for shape, values in found.items()}
         best = max(rates, key=lambda shape: rates[shape])
         same = {s for s in rates if max(found[s]) >= min(found[best]) or self.rounds < 2}
         return simplest({shape: rates[shape] for shape in same}, self.base)
 
-    def rows(self, known: Constants) -> list[Row]:
+    def rows(self, known: Constants) -> list[ShapeRow]:
         """One for each shape, measured or failed."""
-        relative = self._relative()
-        rows = []
-        for shape, bursts in self.runs.bursts.items():
+        relative, rows = self._relative(), []
+        for shape, bursts in self.runner.bursts.items():
             ratio = self._rate(shape, known) / self._rate(self.base, known)
             if shape in relative and self.base in relative:
                 pairs = zip(relative[shape], relative[self.base], strict=True)
                 ratio = statistics.median(one / base for one, base in pairs)
-            real = [burst for burst in bursts if burst.compiled == self.runs.compiled]
+            real = [burst for burst in bursts if burst.compiled == self.runner.compiled]
             shown = real or [self._as_trained(burst, known) for burst in bursts]
-            phases = phases_of(_middle(shown), known, self._stepping, self._here)
-            rows.append(Row(shape, shown, ratio, phases, eager=not real))
-        return rows + [Row(shape, [], failed=cause) for shape, cause in self.runs.failed.items()]
+            middle = sorted(shown, key=lambda burst: burst.fps)[len(shown) // 2]
+            phases = split_phases(middle, known, self._cpus)
+            rows.append(ShapeRow(shape, shown, ratio, phases, eager=not real))
+        failed = self.runner.failed.items()
+        return rows + [ShapeRow(shape, [], failed=cause) for shape, cause in failed]
 
 
 def _other(one: Shape) -> Shape:
@@ -235,20 +234,15 @@ def _other(one: Shape) -> Shape:
     return replace(one, envs=envs)
 
 
-def _told_by(shape: Shape) -> str:
-    """Which constants a burst in this shape tells."""
+def _role(shape: Shape) -> str:
+    """Which argument of `fit` a burst in this shape is."""
     if shape.threads > 1:
         return "threads"
     return "ranks" if shape.learners > 1 else "workers"
 
 
-def _middle(bursts: list[Burst]) -> Burst:
-    """The burst with the middle rate."""
-    return sorted(bursts, key=lambda burst: burst.fps)[len(bursts) // 2]
-
-
 def _undisturbed(bursts: list[Burst]) -> Burst:
-    """The fastest, with the least time of each phase, since what disturbs a burst only slows it."""
+    """The fastest, with the least time of each phase, since disturbance only slows."""
     times = ("t_iter", "t_rollout", "t_learn", "t_sync", "t_other")
     least = {name: min(getattr(burst, name) for burst in bursts) for name in times}
     return replace(max(bursts, key=lambda burst: burst.fps), **least)

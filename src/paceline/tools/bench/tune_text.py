@@ -1,4 +1,4 @@
-"""What `paceline tune` says: the table, the sentences, and the configuration that it writes."""
+"""What `paceline tune` prints and writes: the table, the sentences, the configuration."""
 
 from __future__ import annotations
 
@@ -7,28 +7,43 @@ import shlex
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from ...config.schema import Config
+from .tables import text_table
 from .tune_bursts import Burst
-from .tune_model import BOUNDS, Constants, Phases, Shape, fps
-from .tune_plan import Plan, trace_of
+from .tune_model import PHASE_NAMES, Constants, Phases, Shape, fps
+from .tune_plan import TunePlan, trace_of
 from .tune_space import candidates, horizon
 
 WIDTH = 96
 LARGER = 4
-"""Times the rows of an update up to which it is said what a larger batch would gain."""
+"""Factor of rows up to which a larger batch is recommended by the model."""
 WORTH_SAYING = 1.02
-WHY = {
+BOUNDS = {
     "env": "stepping the environments",
     "inference": "the policy's choice of actions",
-    "update": "the optimiser's steps",
-    "sync": "learners that agree on every step",
+    "update": "the optimizer's steps",
+    "sync": "the exchange of gradients",
     "waiting": "waking workers and waiting for the slowest",
 }
+
+
+@dataclass(frozen=True)
+class ShapeRow:
+    """One measured shape, or one that failed."""
+
+    shape: Shape
+    bursts: list[Burst]
+    ratio: float = 0.0
+    """to the present training"""
+    phases: Phases | None = None
+    failed: str = ""
+    eager: bool = False
+    """never measured compiled, although the training compiles"""
 
 
 def spread(values: Sequence[float]) -> str:
@@ -37,44 +52,26 @@ def spread(values: Sequence[float]) -> str:
     return middle if len(values) < 2 else f"{middle} ({min(values):,.0f} to {max(values):,.0f})"
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One measured shape, or one that failed."""
-
-    shape: Shape
-    bursts: list[Burst]
-    ratio: float = 0.0
-    """to the training as it is"""
-    phases: Phases | None = None
-    failed: str = ""
-    eager: bool = False
-    """whether it was never compiled, though the training is"""
-
-
-def table(rows: list[Row], base: Shape) -> str:
-    """One line for each shape, fastest first."""
-    lines: list[tuple[str, ...]] = [("shape", "steps/s", "× now", *BOUNDS, "memory", "bursts")]
+def table(rows: list[ShapeRow], base: Shape) -> str:
+    """One line for each shape, fastest first; then those that failed."""
+    lines = [["shape", "steps/s", "× now", *PHASE_NAMES, "memory", "bursts"]]
     for row in sorted(rows, key=lambda row: -row.ratio):
         if row.phases is None:
             continue
-        shares = (f"{share:.0%}" for share in row.phases.shares.values())
-        memory = max(burst.memory_mb for burst in row.bursts)
-        name = str(row.shape) + (" (as it is now)" if row.shape == base else "")
-        rate = "~" * row.eager + spread([burst.fps for burst in row.bursts])
-        cells = (name, rate, f"{row.ratio:.2f}", *shares, f"{memory:,.0f} MB")
-        lines.append((*cells, str(len(row.bursts))))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        lines.append(
+            [
+                f"{row.shape} (now)" if row.shape == base else str(row.shape),
+                "~" * row.eager + spread([burst.fps for burst in row.bursts]),
+                f"{row.ratio:.2f}",
+                *(f"{share:.0%}" for share in row.phases.shares.values()),
+                f"{max(burst.memory_mb for burst in row.bursts):,.0f} MB",
+                str(len(row.bursts)),
+            ]
         )
-        for line in lines
-    ]
-    failures = [row for row in rows if row.failed]
-    text += [f"{row.shape}  failed: {row.failed}" for row in failures]
+    text = [text_table(lines, left=1)]
+    text += [f"{row.shape}  failed: {row.failed}" for row in rows if row.failed]
     if any(row.eager for row in rows):
-        text.append("~ measured with eager steps, and the learning put in as compiled")
+        text.append("~ measured with eager steps; the time of compiled updates is predicted")
     return "\n".join(text)
 
 
@@ -86,82 +83,81 @@ def bound_sentence(phases: Phases) -> str:
         for name, share in sorted(shares.items(), key=lambda item: -item[1])
         if name != bound and share >= 0.005
     )
-    return f"Bound: {bound}, {WHY[bound]}, {shares[bound]:.0%} of an iteration ({rest})."
+    return f"Bound: {bound}, {BOUNDS[bound]}, {shares[bound]:.0%} of an iteration ({rest})."
 
 
-def batch_sentence(plan: Plan, base: Shape, chosen: Shape, known: Constants) -> str:
-    """How many rows an update has and why, and what more of them would gain."""
-    sizes = f"{chosen.rows:,} rows an update, {chosen.batch:,} a minibatch"
+def batch_sentence(plan: TunePlan, base: Shape, chosen: Shape, known: Constants) -> str:
+    """How many rows an update has, and what more of them would gain."""
+    text = f"Batch: {chosen.rows:,} rows an update, {chosen.batch:,} a minibatch"
     if chosen.rows == base.rows:
-        allowed = plan.allowed.max_rows > base.rows
-        why = "since more gained nothing that counts" if allowed else "since learning depends on it"
-        text = f"Batch: {sizes}, kept as it was, {why}."
+        text += ", unchanged."
     else:
-        text = (
-            f"Batch: {sizes}, raised from {base.rows:,} rows within --max-batch "
-            f"{plan.allowed.max_rows}, since that is faster; the same score may take more steps."
+        text += (
+            f", raised from {base.rows:,} rows within --max-batch {plan.limits.max_rows}; the "
+            "same score may take more steps."
         )
-    if plan.allowed.max_rows >= LARGER * base.rows:
-        return text
-    more = replace(plan.allowed, max_rows=LARGER * base.rows)
-    larger = max(candidates(base, more, plan.cpus), key=lambda shape: fps(shape, known, plan.cpus))
+    limits = replace(plan.limits, max_rows=max(plan.limits.max_rows, LARGER * base.rows))
+    shapes = candidates(base, limits, plan.cpus)
+    larger = max(shapes, key=lambda shape: fps(shape, known, plan.cpus))
     gain = fps(larger, known, plan.cpus) / fps(chosen, known, plan.cpus)
-    if larger.rows <= chosen.rows or gain < WORTH_SAYING:
-        return f"{text} By the model, up to {LARGER} times as many rows would gain nothing."
+    if larger.rows <= max(chosen.rows, plan.limits.max_rows) or gain < WORTH_SAYING:
+        return text
     return (
-        f"{text} By the model, {larger.rows:,} rows ({larger}) would make {gain:.2f} "
-        f"times the steps/s, and take more steps to the same score; --max-batch {larger.rows} "
-        "allows it."
+        f"{text} By the model, {larger.rows:,} rows ({larger}) would make {gain:.2f} times the "
+        f"steps/s, and take more steps to the same score; --max-batch {larger.rows} allows it."
     )
 
 
 def horizon_sentence(config: Config, base: Shape, chosen: Shape) -> str:
-    """What shorter rollouts change in what is learnt; empty if they are as long as they were."""
+    """What shorter rollouts change in what is learned; empty if they are not shorter."""
     if chosen.steps >= base.steps:
         return ""
     reach = horizon(config.gamma, trace_of(config))
-    compared = "no shorter than" if chosen.steps >= reach else "shorter than"
+    compared = "no shorter" if chosen.steps >= reach else "shorter"
     return (
-        f"Horizon: rollouts of {chosen.steps} steps instead of {base.steps} let advantages rest on "
-        f"a value after at most {chosen.steps} steps, which is {compared} the {reach:.0f} steps "
-        "that gamma and lambda look ahead."
+        f"Horizon: rollouts of {chosen.steps} steps instead of {base.steps}, {compared} than the "
+        f"{reach:.0f} steps that gamma and lambda look ahead."
     )
 
 
-def config_text(plan: Plan, chosen: Shape, arguments: list[str], said: list[str]) -> str:
-    """The configuration, with what is known about it as a comment."""
-    config = plan.config(chosen)
-    wide = {"width": WIDTH, "initial_indent": "# ", "subsequent_indent": "# "}
-    wide |= {"break_long_words": False, "break_on_hyphens": False}
+def config_text(plan: TunePlan, chosen: Shape, arguments: list[str], sentences: list[str]) -> str:
+    """The configuration, headed by a comment that says where it comes from."""
+    config = plan.training.config(plan.changes(chosen))
     command = shlex.join(word for word in arguments if word != "--overwrite")
+    comment = textwrap.TextWrapper(
+        width=WIDTH,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     lines = [
         f"# {config.algo_name.upper()} on {config.env_name}: {chosen}.",
         f"#   paceline train --config {plan.output.name}",
-        "# This was made by:",
+        "# Written by:",
         f"#   paceline tune {command}".rstrip(),
-        *(textwrap.fill(sentence, **wide) for sentence in said if sentence),  # type: ignore[arg-type]
+        *(comment.fill(sentence) for sentence in sentences if sentence),
     ]
     values = yaml.safe_dump(_values(plan, config, chosen), sort_keys=False, allow_unicode=True)
     return "\n".join(lines) + "\n" + values
 
 
-def _values(plan: Plan, config: Config, chosen: Shape) -> dict[str, Any]:
-    """What was decided, and what was asked for, as the configuration understood it."""
+def _values(plan: TunePlan, config: Config, chosen: Shape) -> dict[str, Any]:
+    """Options that were decided, and those that were given, as the configuration read them."""
     found = {
         "algo": config.algo if ":" in str(config.algo) else config.algo_name,
         "env_id": config.env_name,
     }
-    decided = plan.decided(chosen)
-    asked = {name: value for name, value in config.given.items() if name not in decided}
-    for name, value in asked.items():
-        if name in ("algo", "env_id", "sync", "num_envs_per_worker", "overwrite") or value is None:
-            continue
-        found[name] = _understood(getattr(config, name), value)
-    return found | decided
+    changes = plan.changes(chosen)
+    skipped = {"algo", "env_id", "sync", "num_envs_per_worker", "overwrite", *changes}
+    for name, value in config.given.items():
+        if name not in skipped and value is not None:
+            found[name] = _plain(getattr(config, name), value)
+    return found | changes
 
 
-def _understood(value: Any, asked: Any) -> Any:
-    """Of a section only what was asked for; lists for tuples."""
-    if dataclasses.is_dataclass(value) and isinstance(asked, Mapping):
-        return {name: _understood(getattr(value, name), part) for name, part in asked.items()}
+def _plain(value: Any, given: Any) -> Any:
+    """Only the options of a section that were given; lists for tuples."""
+    if dataclasses.is_dataclass(value) and isinstance(given, Mapping):
+        return {name: _plain(getattr(value, name), part) for name, part in given.items()}
     return list(value) if isinstance(value, tuple) else value
