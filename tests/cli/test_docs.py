@@ -193,7 +193,7 @@ WORK = {
     "compare": "paceline.tools.bench.compare.command.find_runs",
     "bench": "paceline.tools.bench.bench.run",
     "tune": "paceline.tools.bench.tune.run",
-    "check": "paceline.tools.check.report.verdict_on",
+    "check": "paceline.tools.check.report.check",
 }
 """What each command calls after reading its arguments; the others have no work to spare."""
 

@@ -1,9 +1,8 @@
-"""`paceline check`: no false alarms, sound advice, and an order of what to mend first."""
+"""`paceline check`: no false alarms, sound suggestions, and its parts."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 import sys
 
@@ -14,23 +13,21 @@ from worlds import ACTIONS, OBSERVATIONS, Anything
 
 from paceline.envs.spaces import action_spec
 from paceline.errors import BadInput
-from paceline.tools.check import episodes, layout
-from paceline.tools.check.acting import RandomActions, drawn, mask_of
-from paceline.tools.check.compare import alike, brief
+from paceline.tools.check import episodes
+from paceline.tools.check.compare import brief, identical
 from paceline.tools.check.ends import shows_time
-from paceline.tools.check.examine import Conformance
-from paceline.tools.check.finding import LEVELS, TOPICS, Finding, Notebook, ordered
-from paceline.tools.check.generators import states, touched
-from paceline.tools.check.leaves import leaf_faults
-from paceline.tools.check.report import Verdict
+from paceline.tools.check.environment import EnvFactory, StepResult
+from paceline.tools.check.examine import Examination
+from paceline.tools.check.player import RandomActions, action_mask, random_actions
+from paceline.tools.check.report import heading
 from paceline.tools.check.request import Request
-from paceline.tools.check.speed import Measured, _growth, judged, measured
-from paceline.tools.check.subject import Subject
-from paceline.tools.check.suggest import Suggestion, suggested
+from paceline.tools.check.rules import RULES, TOPICS
+from paceline.tools.check.seeding import generator_states, touched_generators
+from paceline.tools.check.speed import Measured, about_speed, growth, measure
+from paceline.tools.check.suggest import Suggestion, suggest
+from paceline.tools.check.values import observation_faults
+from paceline.tools.findings import FindingLog
 
-WRONG = Finding("wrong", "reward", "it is NaN", "it spoils", "bound it")
-NOTE = Finding("note", "observation", "it is large", "it is slow", "divide it")
-OK = Finding("ok", "ends", "all is well")
 FAST = Measured(
     envs=8,
     steps=100_000,
@@ -47,10 +44,10 @@ FAST = Measured(
 
 
 def examined(env_id, seconds=20.0, **options):
-    notebook = Notebook()
+    log = FindingLog()
     request = Request(env_id=env_id, seconds=seconds, **options)
-    assert Conformance(Subject(request), notebook).examine()
-    return notebook.findings
+    assert Examination(EnvFactory(request), log).run()
+    return log.findings
 
 
 def bad(findings):
@@ -65,7 +62,7 @@ def bad(findings):
         *("LunarLander-v3", "HalfCheetah-v5"),
     ],
 )
-def test_environments_that_are_right_raise_no_alarm(env_id, monkeypatch):
+def test_correct_environments_have_no_findings_to_fix(env_id, monkeypatch):
     monkeypatch.setattr(episodes, "STEPS", 1_000)
     assert bad(examined(env_id)) == []
 
@@ -85,74 +82,58 @@ def of_gymnasium():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("env_id", list(of_gymnasium()))
-def test_none_of_gymnasiums_own_raises_an_alarm(env_id, seed):
+def test_gymnasiums_own_environments_have_no_findings_to_fix(env_id, seed):
     assert bad(examined(env_id, seconds=3.0, seed=seed)) == []
 
 
 def test_an_endless_environment_of_gymnasiums_needs_a_time_limit(monkeypatch):
     monkeypatch.setattr(episodes, "STEPS", 1_200)
     (finding,) = bad(examined("CliffWalking-v1"))
-    assert "--env.time-limit" in finding.fix
+    assert finding.code == "ends-never"
     assert bad(examined("CliffWalking-v1", time_limit=200)) == []
 
 
-def test_a_cheap_step_gains_nothing_from_workers():
-    found = suggested(FAST, cpus=16, free_mb=16_000)
-    assert (found.workers, found.envs) == (0, 16)
-    assert "workers would gain nothing" in found.reason
-
-
-@pytest.mark.parametrize(("rate", "each"), [(20_000.0, 8), (100.0, 4)])
-def test_a_dear_step_is_shared_by_all_cpus(rate, each):
-    slow = dataclasses.replace(FAST, steps_per_second=rate)
-    found = suggested(slow, cpus=6, free_mb=16_000)
-    assert (found.workers, found.envs) == (6, 6 * each)
-    assert "bound by stepping" in found.reason
-    assert suggested(slow, cpus=1, free_mb=16_000).workers == 0
-
-
-def test_where_convolutions_take_longer_than_stepping_the_learner_keeps_the_cpus():
-    quick = dataclasses.replace(FAST, steps_per_second=5000.0, step_us=200.0)
-    assert suggested(quick, cpus=6, free_mb=16_000).workers == 6
-    found = suggested(dataclasses.replace(quick, pictures=True), cpus=6, free_mb=16_000)
-    assert found.workers == 0 and "pictures" in found.reason
-
-
-def test_an_environment_that_waits_may_have_more_workers_than_cpus():
-    waiting = dataclasses.replace(FAST, steps_per_second=500.0, cpu_share=0.25)
-    assert suggested(waiting, cpus=4, free_mb=16_000).workers == 16
-
-
-def test_a_suite_without_single_environments_is_known_as_one():
-    pytest.importorskip("envpool")
-    subject = Subject(Request(env_id="envpool:CartPole-v1"))
-    assert not subject.single
-    assert subject.make() is None
-    assert Subject(Request(env_id="CartPole-v1")).single
-    for env_id in ("Anything-v1", "gym:Anything-v1", "module:Anything-v1", "envpool:Anything-v1"):
-        with pytest.raises(BadInput):
-            Subject(Request(env_id=env_id))
-
-
-def test_an_environment_with_threads_of_its_own_gets_no_workers():
-    threaded = dataclasses.replace(FAST, steps_per_second=500.0, cpu_share=3.0)
-    assert suggested(threaded, cpus=4, free_mb=16_000).workers == 0
+@pytest.mark.parametrize(
+    ("changes", "cpus", "workers", "envs"),
+    [
+        pytest.param({}, 16, 0, 16, id="cheap steps gain nothing from workers"),
+        pytest.param({"steps_per_second": 20_000.0}, 6, 6, 48, id="costly steps are shared"),
+        pytest.param({"steps_per_second": 100.0}, 6, 6, 24, id="slow steps, by smaller workers"),
+        pytest.param({"steps_per_second": 100.0}, 1, 0, 4, id="the learner needs the one CPU"),
+        pytest.param({"steps_per_second": 5e3}, 6, 6, 48, id="no images"),
+        pytest.param({"steps_per_second": 5e3, "pictures": True}, 6, 0, 16, id="convolutions"),
+        pytest.param({"steps_per_second": 500.0, "cpu_share": 0.25}, 4, 16, 64, id="it waits"),
+        pytest.param({"steps_per_second": 500.0, "cpu_share": 3.0}, 4, 0, 16, id="own threads"),
+    ],
+)
+def test_workers_are_suggested_where_they_pay(changes, cpus, workers, envs):
+    found = suggest(dataclasses.replace(FAST, **changes), cpus, free_mb=16_000)
+    assert (found.workers, found.envs) == (workers, envs)
 
 
 @pytest.mark.parametrize("free", [100, 1_000, 4_000, 100_000])
 @pytest.mark.parametrize("rate", [50.0, 1e5])
 def test_what_is_suggested_fits_into_memory_and_divides_equally(free, rate):
     large = dataclasses.replace(FAST, steps_per_second=rate, memory_mb=300.0)
-    found = suggested(large, cpus=4, free_mb=free)
+    found = suggest(large, cpus=4, free_mb=free)
     assert found.envs >= 1
     assert found.envs % max(1, found.workers) == 0
     assert found.envs * 300 <= max(300, free / 2)
     assert ("not fit" in found.reason) == (free < 10_000)
 
 
+def test_a_suite_without_single_environments_is_known_as_one():
+    pytest.importorskip("envpool")
+    assert not EnvFactory(Request(env_id="envpool:CartPole-v1")).single
+    assert EnvFactory(Request(env_id="CartPole-v1")).single
+    for env_id in ("Anything-v1", "gym:Anything-v1", "module:Anything-v1", "envpool:Anything-v1"):
+        with pytest.raises(BadInput):
+            EnvFactory(Request(env_id=env_id))
+
+
 @pytest.mark.slow
 def test_a_measurement_is_of_whole_columns():
-    found = measured(Subject(Request(env_id="CartPole-v1")), seconds=0.3)
+    found = measure(EnvFactory(Request(env_id="CartPole-v1")), seconds=0.3)
     assert found.envs == 8
     assert found.steps > 50
     assert found.episodes > 0
@@ -167,119 +148,88 @@ def test_masked_actions_are_kept_to_while_measuring():
     def masked():
         return Anything(OBSERVATIONS["dict"], ACTIONS["multidiscrete"], masked=True)
 
-    assert measured(Subject(Request(env_id=masked)), seconds=0.1).failures == 0
+    assert measure(EnvFactory(Request(env_id=masked)), seconds=0.1).failures == 0
 
 
 def test_memory_that_settles_is_no_leak():
-    assert _growth([0.0, 50e6, 60e6, 60e6, 60e6, 60e6, 60e6, 60e6, 60e6]) == 0
-    assert _growth([float(n) for n in range(0, 90_000_000, 9_000_000)]) > 50e6
-    assert _growth([0.0, 1e9]) == 0
+    assert growth([0.0, 50e6, 60e6, 60e6, 60e6, 60e6, 60e6, 60e6, 60e6]) == 0
+    assert growth([float(n) for n in range(0, 90_000_000, 9_000_000)]) > 50e6
+    assert growth([0.0, 1e9]) == 0
 
 
 @pytest.mark.parametrize(
-    ("changes", "level", "words"),
+    ("changes", "level", "code", "facts"),
     [
-        ({}, None, ()),
-        ({"growth_mb": 50.0}, "risky", ("50 MB", "ten million", "list")),
-        ({"reset_ms": 10.0}, "note", ("resets", "__init__")),
-        ({"steps_per_second": 20.0}, "note", ("20 steps/s", "14 hours")),
-        ({"cpu_share": 3.5}, "note", ("3.5 CPUs", "threads")),
-        ({"queued_share": 0.4}, "note", ("40%", "idle")),
-        ({"failures": 2}, "wrong", ("raised 2 times",)),
+        ({"growth_mb": 50.0}, "risky", "memory-grows", {"steps": 100_000}),
+        ({"growth_mb": 50.0, "reset_ms": 0.0}, "note", "memory-grows", {}),  # of a batch
+        ({"reset_ms": 10.0}, "note", "speed-resets", {"reset_ms": 10.0}),
+        ({"steps_per_second": 20.0}, "note", "speed-slow", {"rate": 20.0}),
+        ({"cpu_share": 3.5}, "note", "speed-threads", {"cpus": 3.5}),
+        ({"queued_share": 0.4}, "note", "speed-busy", {"share": 0.4}),
+        ({"failures": 2}, "wrong", "step-side-by-side", {"count": 2}),
     ],
 )
-def test_what_a_measurement_shows_is_judged(changes, level, words):
-    findings = list(judged(dataclasses.replace(FAST, **changes)))
-    assert [finding.level for finding in findings] == [level] * bool(level)
-    for word in words:
-        assert word in f"{findings[0].text} {findings[0].why} {findings[0].fix}"
+def test_a_measurement_is_judged(changes, level, code, facts):
+    (finding,) = about_speed(dataclasses.replace(FAST, **changes))
+    assert (finding.level, finding.code) == (level, code)
+    assert facts.items() <= finding.facts.items()
+    assert list(about_speed(FAST)) == []
 
 
-def test_the_worst_comes_first_and_of_what_is_as_bad_what_hides_the_rest():
-    findings = [Finding(level, topic, "") for topic in TOPICS for level in reversed(LEVELS)]
-    shown = ordered(random.sample(findings, len(findings)))
-    assert shown == [Finding(level, topic, "") for level in LEVELS for topic in TOPICS]
+def test_every_rule_has_a_topic_with_a_rank():
+    assert {rule.topic for rule in RULES.values()} == set(TOPICS)
 
 
-def test_what_was_said_is_not_said_again():
-    told = []
-    notebook = Notebook(told.append)
-    notebook.add(WRONG, NOTE, WRONG)
-    assert notebook.findings == told == [WRONG, NOTE]
-    assert not notebook.quiet("reward")
-    assert notebook.quiet("observation")
+def test_the_same_error_at_another_step_is_reported_once():
+    reported = []
+    log = FindingLog(reported.append)
+    error = RULES.found("step-raises", error="KeyError", step=3, action="1")
+    again = RULES.found("step-raises", error="KeyError", step=5, action="0")
+    other = RULES.found("step-raises", error="ValueError", step=5, action="0")
+    log.add(error, again, other)
+    assert log.findings == reported == [error, other]
+    assert log.has("wrong", "step", "reset")
+    assert not log.has("wrong", "reset")
 
 
-def test_the_verdict_in_plain_lines():
-    verdict = Verdict(
-        "My-v0", {"time_limit": 50}, [WRONG, NOTE, OK], FAST, Suggestion(0, 16, "cheap")
-    )
-    lines = layout.plain(verdict).splitlines()
-    assert lines[0] == "env       My-v0, time limit 50"
-    assert "100,000 steps/s" in lines[1]
-    assert lines[3] == "suggested --num-workers 0 --num-envs 16: cheap"
-    assert lines[5] == "wrong  reward       it is NaN"
-    assert lines[6].split(maxsplit=1) == ["why:", "it spoils"]
-    assert lines[7].split(maxsplit=1) == ["fix:", "bound it"]
-    assert lines[-1] == "1 wrong, 1 note"
+def test_the_heading_shows_what_was_measured_and_suggested():
+    lines = dict(heading("My-v0", {"time_limit": 50}, FAST, Suggestion(0, 16, "cheap")))
+    assert list(lines) == ["env", "speed", "memory", "suggested"]
+    assert "time limit 50" in lines["env"]
+    assert "100,000 steps/s" in lines["speed"]
+    assert lines["suggested"] == "--num-workers 0 --num-envs 16: cheap"
+    assert list(dict(heading("My-v0", {}, None, None))) == ["env", "speed"]
 
 
-def test_the_verdict_in_columns_that_fit(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "50")
-    long = dataclasses.replace(WRONG, text="it is " + "not " * 40 + "[bold]right[/bold]")
-    layout.show(Verdict("My-v0", {}, [long, OK], FAST, Suggestion(0, 16, "cheap")))
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 50
-    for words in ("[bold]right[/bold]", "why: it spoils", "fix: bound it", "1 wrong"):
-        assert words in shown
-
-
-def test_the_verdict_as_json():
-    content = json.loads(layout.as_json(Verdict("My-v0", {}, [WRONG, NOTE, OK], FAST, None)))
-    assert (content["wrong"], content["risky"], content["notes"]) == (1, 0, 1)
-    assert content["measured"]["steps_per_second"] == 100_000
-    assert content["suggested"] is None
-
-
-@pytest.mark.parametrize(
-    ("findings", "said", "faulty"),
-    [
-        ([], "nothing to fix", False),
-        ([NOTE, OK], "nothing to fix, 1 note", False),
-        ([dataclasses.replace(WRONG, level="risky")], "1 risky", True),
-    ],
-)
-def test_only_what_is_to_be_fixed_is_a_fault(findings, said, faulty):
-    verdict = Verdict("My-v0", findings=findings)
-    assert (layout.summary(verdict), verdict.faulty) == (said, faulty)
-
-
-def test_whoever_draws_from_a_shared_generator_is_named():
-    before = states()
-    assert touched(before, states()) == []
+def test_a_shared_generator_that_was_drawn_from_is_named():
+    before = generator_states()
+    assert touched_generators(before, generator_states()) == []
     random.random()
     np.random.normal()
-    assert touched(before, states()) == ["Python's random", "numpy's np.random"]
+    assert touched_generators(before, generator_states()) == [
+        "Python's random",
+        "numpy's np.random",
+    ]
 
 
-def test_torchs_generator_is_watched_where_torch_is():
+def test_the_generator_of_torch_is_watched_once_torch_is_imported():
     torch = pytest.importorskip("torch")
     assert "torch" in sys.modules
-    before = states()
+    before = generator_states()
     torch.rand(1)
-    assert touched(before, states()) == ["torch's global generator"]
+    assert touched_generators(before, generator_states()) == ["torch's global generator"]
 
 
-def test_observations_are_alike_to_the_bit():
+def test_observations_are_compared_to_the_bit():
     seen = {"a": np.array([1.0, np.nan]), "b": (1, [2.0, "x"])}
-    assert alike(seen, {"a": np.array([1.0, np.nan]), "b": (1, [2.0, "x"])})
-    assert not alike(seen, {"a": np.array([1.0, 2.0]), "b": (1, [2.0, "x"])})
-    assert not alike(np.zeros(2, np.float32), np.zeros(2))
-    assert not alike(1, None)
-    assert alike(float("nan"), np.nan)
+    assert identical(seen, {"a": np.array([1.0, np.nan]), "b": (1, [2.0, "x"])})
+    assert not identical(seen, {"a": np.array([1.0, 2.0]), "b": (1, [2.0, "x"])})
+    assert not identical(np.zeros(2, np.float32), np.zeros(2))
+    assert not identical(1, None)
+    assert identical(float("nan"), np.nan)
 
 
-def test_values_are_told_briefly():
+def test_values_are_shown_briefly():
     assert brief(np.float32(0.5)) == "0.5"
     assert brief(np.array([1.0, 2.5])) == "[1, 2.5]"
     assert len(brief(np.zeros((96, 96, 3)))) < 60
@@ -290,9 +240,9 @@ def test_values_are_told_briefly():
 @pytest.mark.parametrize("name", ["discrete", "multidiscrete", "multibinary", "box", "number"])
 def test_every_action_that_is_tried_is_in_its_space(name):
     space = ACTIONS[name]
-    actions = RandomActions(action_spec(space), 0, ints=False)
-    tried = [actions.next(None, {}) for _ in range(50)]
-    tried += [action for _, action in actions.corners()]
+    actions = RandomActions(Anything(OBSERVATIONS["box"], space), action_spec(space), 0)
+    tried = [actions.sample(StepResult(None, {})) for _ in range(50)]
+    tried += [action for _, action in actions.extremes()]
     assert len(tried) >= 52
     for action in tried:
         assert space.contains(action), action
@@ -302,23 +252,23 @@ def test_a_masked_action_is_never_drawn():
     space = gym.spaces.MultiDiscrete([3, 2])
     spec = action_spec(space)
     allowed = (np.array([0, 1, 0], np.int8), np.array([0, 1], np.int8))
-    mask = mask_of(None, {"action_mask": allowed}, spec)
-    chosen = drawn(np.random.default_rng(0), spec, np.tile(mask, (100, 1)), 100)
+    mask = action_mask(StepResult(None, {"action_mask": allowed}), spec)
+    chosen = random_actions(np.random.default_rng(0), spec, np.tile(mask, (100, 1)), 100)
     assert (chosen == [1, 1]).all()
-    assert mask_of(None, {"action_mask": np.ones(4)}, spec) is None
+    assert action_mask(StepResult(None, {"action_mask": np.ones(4)}), spec) is None
 
 
 @pytest.mark.parametrize("name", ["box", "number", "discrete", "dict", "tuple", "two images"])
 def test_what_a_space_samples_has_no_faults(name):
     space = OBSERVATIONS[name]
     for _ in range(20):
-        assert list(leaf_faults(space, space.sample())) == []
+        assert list(observation_faults(space, space.sample())) == []
 
 
-def test_a_wrong_type_is_told_also_where_the_value_is_out_of_bounds():
+def test_a_wrong_type_is_found_also_where_the_value_is_out_of_bounds():
     space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    kinds = [fault.kind for fault in leaf_faults(space, np.array([5.0, 0.0]))]
-    assert kinds == ["outside", "dtype"]
+    codes = [fault.code for fault in observation_faults(space, np.array([5.0, 0.0]))]
+    assert codes == ["observation-outside", "observation-dtype"]
 
 
 def test_a_clock_in_the_observation_is_seen():

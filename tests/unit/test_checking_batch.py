@@ -9,9 +9,9 @@ import pytest
 from paceline.envs.native import NativeColumns
 from paceline.tools.check import batch
 from paceline.tools.check.batch import examine_batch
-from paceline.tools.check.finding import Notebook
+from paceline.tools.check.environment import EnvFactory
 from paceline.tools.check.request import Request
-from paceline.tools.check.subject import Subject
+from paceline.tools.findings import FindingLog
 
 
 class Right:
@@ -88,34 +88,32 @@ class ShowsNext(Right):
 
 def examined(kind):
     """Findings about a kind of batch, and the facts."""
-    subject, notebook = Subject(Request(env_id="CartPole-v1", seconds=20.0)), Notebook()
-    subject.columns = lambda number, seed=None: NativeColumns(kind, number, seed or 0)
-    return notebook.findings, examine_batch(subject, notebook, lambda _: None)
+    factory, log = EnvFactory(Request(env_id="CartPole-v1", seconds=20.0)), FindingLog()
+    factory.columns = lambda number, seed=None: NativeColumns(kind, number, seed or 0)
+    return log.findings, examine_batch(factory, log, lambda _: None)
 
 
-def test_a_batch_without_faults_has_none_and_its_spaces_are_told():
+def test_a_batch_without_faults_has_none_and_its_spaces_are_named():
     findings, facts = examined(Right)
-    assert [(f.level, f.topic) for f in findings] == [
-        *(("ok", "observation"), ("ok", "ends"), ("ok", "seeding")),
-    ]
+    assert [f.code for f in findings] == ["observation-ok", "ends-ok", "seeding-ok"]
     assert facts["observation"] == "Box(2,) float32" and facts["action"] == "Discrete(2)"
     assert facts["episodes"] > 100 and 4_500 < facts["steps"] < 5_000  # the other rows reset
 
 
 @pytest.mark.parametrize(
-    ("kind", "level", "topic", "words"),
+    ("kind", "level", "code", "facts"),
     [
-        (Outside, "risky", "observation", "outside -1 to 1"),
-        (Infinite, "wrong", "reward", "inf (first at step 3"),
-        (Unseeded, "risky", "seeding", "from row 0 on"),
-        (OneSeed, "note", "seeding", f"the same {batch.ROWS} rows"),
-        (Limited, "risky", "ends", "exactly 40 steps, by terminated"),
-        (Endless, "note", "ends", "not checked"),
-        (ShowsNext, "note", "ends", "counts as terminated"),
+        (Outside, "risky", "observation-outside", {"high": 1.0}),
+        (Infinite, "wrong", "reward-nan", {"value": "inf", "step": 3}),
+        (Unseeded, "risky", "seeding-batch", {"row": 0}),
+        (OneSeed, "note", "seeding-constant", {"results": batch.ROWS}),
+        (Limited, "risky", "ends-time-limit", {"length": 40}),
+        (Endless, "note", "ends-unseen", {}),
+        (ShowsNext, "note", "ends-shows-next", {}),
     ],
 )
-def test_a_fault_of_a_batch_is_found_and_named(kind, level, topic, words):
+def test_a_fault_of_a_batch_is_found_by_its_code(kind, level, code, facts):
     findings, _ = examined(kind)
-    (finding,) = [f for f in findings if f.topic == topic]
-    assert finding.level == level and words in finding.text
-    assert {f.level for f in findings if f.topic != topic} == {"ok"}
+    (finding,) = [f for f in findings if f.level != "ok"]
+    assert (finding.level, finding.code) == (level, code)
+    assert facts.items() <= finding.facts.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, TextIO
 
@@ -70,6 +70,32 @@ class Rules(dict[str, Rule]):
         rule = self[code]
         text, why, fix = (part.format(**facts) for part in rule[2:])
         return Finding(level or rule.level, rule.topic, code, text, why, fix, facts)
+
+
+class FindingLog:
+    """Findings as they are made, each once; every new one goes to `report`."""
+
+    def __init__(self, report: Callable[[Finding], Any] = lambda _: None) -> None:
+        self.findings: list[Finding] = []
+        self._report = report
+
+    def add(self, *findings: Finding) -> None:
+        """What is known already is left out, such as the same error at another step."""
+        for finding in findings:
+            if identity(finding) not in map(identity, self.findings):
+                self.findings.append(finding)
+                self._report(finding)
+
+    def has(self, level: Level, *topics: str) -> bool:
+        """Whether there is a finding of this level or worse about one of the topics."""
+        levels = list(STYLES)
+        bad = levels[: levels.index(level) + 1]
+        return any(finding.topic in topics and finding.level in bad for finding in self.findings)
+
+
+def identity(finding: Finding) -> tuple[Any, ...]:
+    """Findings that share it say the same."""
+    return finding.code, finding.facts.get("error"), finding.facts.get("place")
 
 
 def ordered(findings: Iterable[Finding], topics: Sequence[str] = ()) -> list[Finding]:

@@ -12,13 +12,13 @@ from ...errors import EnvironmentFailed
 USAGE = """\
 paceline check ENV [--env.kwargs JSON] [--env.time-limit N] [--env.wrappers NAMES] [--json]
 
-  Plays ENV at random and says what of it would make training fail, or go wrong unnoticed, in the
-  order in which to mend it; then measures it, and suggests how to run it here. The environment runs
+  Plays ENV at random and reports what of it would make training fail, or go wrong unnoticed, in the
+  order in which to fix it; then measures it, and suggests how to run it here. The environment runs
   in processes of its own: it may raise, hang or crash.
 
   ENV                  any Gymnasium id, module:Id-v0, or suite:Name
   --env.kwargs JSON    keyword arguments of the environment
-  --env.time-limit N   cut episodes off after so many steps
+  --env.time-limit N   truncate episodes after so many steps
   --env.wrappers NAMES wrappers around it, as module:Class, comma-separated
   --seed N             the first seed that is tried [0]
   --seconds N          how long it is measured, and about how long each check may take [3]
@@ -31,34 +31,28 @@ paceline check ENV [--env.kwargs JSON] [--env.time-limit N] [--env.wrappers NAME
 
 
 def command(arguments: list[str]) -> int:
-    """Examine and measure an environment, and print what was found."""
+    """Examine and measure an environment, and print the report."""
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
         return 0
-    from .request import parsed
+    from .request import parse
 
-    request, json = parsed(arguments)
+    request, as_json = parse(arguments)
     from ..bench.runs import interrupt_on_signals
-    from ..findings import is_terminal
-    from . import layout
-    from .report import verdict_on
+    from .report import check
 
-    with interrupt_on_signals(), _progress(not json and is_terminal(sys.stderr)) as doing:
-        verdict = verdict_on(request, doing)
-    if json:
-        print(layout.as_json(verdict))
-    elif is_terminal(sys.stdout):
-        layout.show(verdict)
-    else:
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        print(layout.plain(verdict).encode(encoding, "backslashreplace").decode(encoding))
-    return EnvironmentFailed.exit_code if verdict.faulty else 0
+    with interrupt_on_signals(), _progress(as_json) as progress:
+        report = check(request, progress)
+    report.print(as_json)
+    return EnvironmentFailed.exit_code if report.failed else 0
 
 
 @contextmanager
-def _progress(shown: bool) -> Iterator[Callable[[str], Any]]:
-    """Takes what is being done, and shows it where somebody looks."""
-    if not shown:
+def _progress(as_json: bool) -> Iterator[Callable[[str], Any]]:
+    """Shows what is being done, on a terminal."""
+    from ..findings import is_terminal
+
+    if as_json or not is_terminal(sys.stderr):
         yield lambda _: None
         return
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Suites that step many environments as one: a few columns, looked at as a run sees their rows."""
+"""Suites that step many environments as one: a few columns, examined as a run sees their rows."""
 
 from __future__ import annotations
 
@@ -11,92 +11,89 @@ import gymnasium as gym
 
 from ...envs.adapters import ObservationAdapter
 from ...envs.spaces import ACTION_MASK
-from ...rollout import Array
+from ..findings import Finding, FindingLog
 from . import episodes
 from .ends import about_ends, unseen
-from .environment import Answer
-from .episodes import LEAST_STEPS, Lookout, Walked, about_returned
-from .examine import about_scale, shown
-from .finding import Finding, Notebook
+from .environment import EnvFactory, StepResult
+from .episodes import MIN_STEPS, PlayStats, ResultInspector, about_play
+from .player import Played
 from .request import CALLS
-from .seeding import REPEAT
-from .speed import Stepping
-from .subject import Subject
-from .values import Faults
+from .rules import RULES
+from .speed import ColumnStepper
+from .values import FaultCounter, brief_space
 
 COLUMNS = 4
 ROWS = 200
-"""That are played again."""
-STORED = ("dtype",)
-"""Faults that can't be seen in what has been stored already."""
+"""Played again to compare seeds."""
+UNSEEN = ("observation-dtype",)
+"""Faults that don't show in what has been stored already."""
 
 
 def examine_batch(
-    subject: Subject, notebook: Notebook, tell: Callable[[str], Any]
+    factory: EnvFactory, log: FindingLog, progress: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """Facts; what it finds goes to the notebook."""
-    subject.heartbeat.call = CALLS.index("step")
-    tell("walking at random")
-    with closing(Stepping(subject, COLUMNS)) as stepping:
-        columns, kept = stepping.columns, Faults(*STORED)
-        facts = {"observation": columns.observation_space, "action": columns.action_space}
-        eye = _Eye(stepping, kept)
-        seen = eye.walked(subject.request.seconds)
-    notebook.add(*kept.findings(seen.answers), *about_returned(seen), *about_scale(seen))
-    if not notebook.findings:
-        text = f"all {seen.answers:,} observations and rewards are as they should be"
-        notebook.add(Finding("ok", "observation", text))
-    notebook.add(*_about_ends(seen, eye.shows_next))
-    tell("comparing seeds")
-    notebook.add(_about_seeds(subject))
-    told = {name: shown(space) for name, space in facts.items()}
-    return told | {"steps": seen.steps, "episodes": len(seen.ended)}
+    """Facts about the batch; findings go to the log."""
+    factory.heartbeat.call = CALLS.index("step")
+    progress("playing at random")
+    counter = FaultCounter(*UNSEEN)
+    with closing(ColumnStepper(factory, COLUMNS)) as stepper:
+        columns = stepper.columns
+        facts = {
+            "observation": brief_space(columns.observation_space),
+            "action": brief_space(columns.action_space),
+        }
+        stats, shows_next = _play(stepper, counter, factory.request.seconds)
+    log.add(*counter.findings(stats.results), *about_play(stats))
+    if not log.findings:
+        log.add(RULES.found("observation-ok", results=stats.results))
+    if not stats.ended:
+        log.add(unseen(stats, None))
+    elif shows_next:
+        log.add(RULES.found("ends-shows-next"))
+    else:
+        log.add(*about_ends(stats, None, self_reset=False))
+    progress("comparing seeds")
+    log.add(_about_seeds(factory))
+    return {**facts, "steps": stats.steps, "episodes": len(stats.ended)}
 
 
-class _Eye:
-    """One lookout for each column."""
+def _play(stepper: ColumnStepper, counter: FaultCounter, seconds: float) -> tuple[PlayStats, bool]:
+    """Statistics of all columns, and whether ends show the next episode's first observation."""
+    columns, out = stepper.columns, stepper.out
+    inspectors = [ResultInspector(columns.act_spec, counter) for _ in range(columns.num_envs)]
+    space = _without_mask(columns.observation_space)
+    read = ObservationAdapter(columns.obs_spec).read
+    until, rows, shows_next = time.monotonic() + seconds, 0, False
+    max_rows = episodes.STEPS // columns.num_envs
 
-    def __init__(self, stepping: Stepping, kept: Faults) -> None:
-        self._stepping = stepping
-        columns = stepping.columns
-        self._space = _without_mask(columns.observation_space)
-        self._read = ObservationAdapter(columns.obs_spec).read
-        self._lookouts = [Lookout(columns.act_spec, kept) for _ in range(columns.num_envs)]
-        self.shows_next = False
-        """the row that ends an episode shows the next one's first observation"""
+    def observations() -> Iterator[tuple[int, Any]]:
+        batched = read(out.obs[-1])
+        return ((i, _column(batched, i)) for i in range(columns.num_envs))
 
-    def walked(self, seconds: float) -> Walked:
-        """Until there are steps enough, or the time is over."""
-        stepping, until, rows = self._stepping, time.monotonic() + seconds, 0
-        out, most = stepping.out, episodes.STEPS // len(self._lookouts)
-        for lookout, obs in zip(self._lookouts, self._seen(), strict=True):
-            lookout.see(Answer(obs, {}), self._space, begins=True, over=False)
-        while rows < most and (time.monotonic() < until or rows < LEAST_STEPS):
-            stepping.row()
-            rows += 1
-            for i, (lookout, obs) in enumerate(zip(self._lookouts, self._seen(), strict=True)):
-                flags = bool(out.terminated[0, i]), bool(out.truncated[0, i])
-                over, begins = any(flags), bool(out.first[-1, i])
-                self.shows_next = self.shows_next or (over and begins)
-                if out.valid[0, i]:
-                    answer = Answer(obs, {}, float(out.reward[0, i]), *flags)
-                    lookout.see(answer, self._space, begins=False, over=over)
-                if begins:
-                    lookout.see(Answer(obs, {}), self._space, begins=True, over=False)
-        return _joined([lookout.seen for lookout in self._lookouts])
-
-    def _seen(self) -> Iterator[Any]:
-        """The latest observation of each column, as its space has it."""
-        everybody = self._read(self._stepping.out.obs[-1])
-        return (_of(everybody, i) for i in range(len(self._lookouts)))
+    for i, obs in observations():
+        inspectors[i].inspect(Played(True, StepResult(obs, {}), False), space)
+    while rows < max_rows and (time.monotonic() < until or rows < MIN_STEPS):
+        stepper.step()
+        rows += 1
+        for i, obs in observations():
+            flags = bool(out.terminated[0, i]), bool(out.truncated[0, i])
+            over, first = any(flags), bool(out.first[-1, i])
+            shows_next = shows_next or (over and first)
+            if out.valid[0, i]:
+                result = StepResult(obs, {}, float(out.reward[0, i]), *flags)
+                inspectors[i].inspect(Played(False, result, over), space)
+            if first:
+                inspectors[i].inspect(Played(True, StepResult(obs, {}), False), space)
+    return _joined([inspector.stats for inspector in inspectors]), shows_next
 
 
-def _of(structure: Any, i: int) -> Any:
-    if isinstance(structure, dict):
-        return {key: _of(part, i) for key, part in structure.items()}
-    if isinstance(structure, tuple):
-        return tuple(_of(part, i) for part in structure)
-    return structure[i]
+def _column(batched: Any, i: int) -> Any:
+    """The part of one column in a structure of arrays."""
+    if isinstance(batched, dict):
+        return {key: _column(part, i) for key, part in batched.items()}
+    if isinstance(batched, tuple):
+        return tuple(_column(part, i) for part in batched)
+    return batched[i]
 
 
 def _without_mask(space: gym.Space[Any]) -> gym.Space[Any]:
@@ -106,73 +103,41 @@ def _without_mask(space: gym.Space[Any]) -> gym.Space[Any]:
     return gym.spaces.Dict({key: part for key, part in space.items() if key != ACTION_MASK})
 
 
-def _joined(seen: list[Walked]) -> Walked:
-    return Walked(
-        steps=sum(one.steps for one in seen),
-        answers=sum(one.answers for one in seen),
-        episodes=[episode for one in seen for episode in one.episodes],
-        tracks=[track for one in seen for track in one.tracks],
-        rewarded=any(one.rewarded for one in seen),
-        largest=max(one.largest for one in seen),
-        largest_reward=max(one.largest_reward for one in seen),
-        moved=any(one.moved for one in seen),
+def _joined(stats: list[PlayStats]) -> PlayStats:
+    return PlayStats(
+        steps=sum(one.steps for one in stats),
+        results=sum(one.results for one in stats),
+        episodes=[episode for one in stats for episode in one.episodes],
+        tracks=[track for one in stats for track in one.tracks],
+        max_obs=max(one.max_obs for one in stats),
+        max_reward=max(one.max_reward for one in stats),
+        obs_varied=any(one.obs_varied for one in stats),
     )
 
 
-def _about_ends(seen: Walked, shows_next: bool) -> Iterator[Finding]:
-    if not seen.ended:
-        yield unseen(seen)
-    elif shows_next:
-        yield Finding(
-            "note",
-            "ends",
-            "the step that ends an episode shows the next one's first observation, and every end "
-            "counts as terminated",
-            "where it was a time limit that ended it, states near the limit are undervalued",
-            "keep it in mind where episodes get that long; the suite tells no more of their ends",
-        )
-    else:
-        yield from about_ends(seen, None, resets_itself=False)
-
-
-def _about_seeds(subject: Subject) -> Finding:
-    seed = subject.request.seed
-    first = _played(subject, seed, ROWS)
-    again, other = (_played(subject, seed + more, len(first) - 1, hurry=False) for more in (0, 1))
+def _about_seeds(factory: EnvFactory) -> Finding:
+    seed = factory.request.seed
+    first = _rows(factory, seed, ROWS, until=time.monotonic() + factory.request.seconds / 4)
+    again, other = (_rows(factory, seed + more, len(first) - 1) for more in (0, 1))
     if first != again:
         row = next(n for n, (one, two) in enumerate(zip(first, again, strict=True)) if one != two)
-        return Finding(
-            "risky",
-            "seeding",
-            f"the same seed and actions, in two batches, gave something else from row {row} on",
-            REPEAT,
-            "take it from another suite, where a run has to be repeated",
-        )
+        return RULES.found("seeding-batch", row=row)
     if first == other and len(first) > ROWS:
-        return Finding(
-            "note",
-            "seeding",
-            f"two seeds gave the same {ROWS} rows",
-            "that is right if nothing in it is random; else a policy learns one episode by heart",
-            "if it should be random, see which of --env.kwargs make it so",
-        )
+        return RULES.found("seeding-constant", seeds=2, results=ROWS)
     others = ", and another seed gives others" if first != other else ""
-    said = f"the same seed gives the same {len(first) - 1} rows in two batches{others}"
-    return Finding("ok", "seeding", said)
+    return RULES.found("seeding-ok", results=len(first) - 1, others=others)
 
 
-def _played(subject: Subject, seed: int, rows: int, hurry: bool = True) -> list[bytes]:
-    """All that it gave, row by row, for the same actions whatever the seed."""
-    with closing(Stepping(subject, COLUMNS, seed)) as stepping:
-        until = time.monotonic() + subject.request.seconds / 4
-        out, split = stepping.out, stepping.columns.obs_spec.split
-
-        def bits(*arrays: Array) -> bytes:
-            parts = (*split(out.obs[-1]).values(), *arrays)
-            return b"".join(part.tobytes() for part in parts)
-
-        found = [bits()]
-        while len(found) <= (rows if not hurry or time.monotonic() < until else LEAST_STEPS):
-            stepping.row()
-            found.append(bits(out.reward, out.terminated, out.truncated, out.valid))
-        return found
+def _rows(factory: EnvFactory, seed: int, rows: int, until: float | None = None) -> list[bytes]:
+    """The bytes of so many rows, or of those in the time, with the same actions for any seed."""
+    with closing(ColumnStepper(factory, COLUMNS, seed)) as stepper:
+        out, split = stepper.out, stepper.columns.obs_spec.split
+        found: list[bytes] = []
+        while True:
+            flags = (out.reward, out.terminated, out.truncated, out.valid) if found else ()
+            parts = (*split(out.obs[-1]).values(), *flags)
+            found.append(b"".join(part.tobytes() for part in parts))
+            late = until is not None and time.monotonic() > until
+            if len(found) > (MIN_STEPS if late else rows):
+                return found
+            stepper.step()

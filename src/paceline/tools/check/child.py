@@ -1,9 +1,6 @@
-"""The process in which the environment lives: it examines or measures, and tells what it finds.
+"""The process in which the environment lives: it examines or measures, and reports as it goes.
 
-    python -c "from paceline.tools.check.child import main; main(job, telling, memory)"
-
-The request comes as JSON from standard input. Messages go out as lines of JSON, one object with one
-key each: `doing`, `finding`, `facts`, `reference`, `measured`, `refused`, `done`.
+Messages go out as lines of JSON, one object with one key each: `progress`, `finding`, `facts`, `reference`, `measured`, `refused`, `done`.
 """
 
 from __future__ import annotations
@@ -19,88 +16,84 @@ from dataclasses import asdict
 from typing import Any
 
 from ...errors import BadInput, PacelineError
-from .finding import Broken, Finding, Notebook
+from ..findings import FindingLog
 from .request import CallHeartbeat, Request
+from .rules import RULES
 
-Tell = Callable[..., None]
+Send = Callable[..., None]
 
 
-def main(job: str, telling: int, memory: int) -> None:
-    """One job, whose messages go to the descriptor `telling` and whose heartbeat to `memory`."""
+def main(job: str, request_json: str, messages: int, memory: int) -> None:
+    """Do one job; messages go to the descriptor `messages`, the heartbeat to `memory`."""
     faulthandler.enable()
-    request = Request(**json.load(sys.stdin))
+    request = Request(**json.loads(request_json))
     heartbeat = CallHeartbeat.from_buffer(mmap.mmap(memory, ctypes.sizeof(CallHeartbeat)))
-    with os.fdopen(telling, "w", encoding="utf-8") as stream:
+    with os.fdopen(messages, "w", encoding="utf-8") as stream:
 
-        def tell(**message: Any) -> None:
+        def send(**message: Any) -> None:
             print(json.dumps(message), file=stream, flush=True)
 
         try:
-            JOBS[job](request, heartbeat, tell)
+            JOBS[job](request, heartbeat, send)
         except BadInput as error:
-            tell(refused=str(error))
+            send(refused=str(error))
         sys.stdout.flush()
         sys.stderr.flush()
-        tell(done=True)
-    os._exit(0)  # what an environment has registered for the end is none of our business
+        send(done=True)
+    os._exit(0)  # exit handlers of an environment might hang
 
 
-def _examine(request: Request, heartbeat: CallHeartbeat, tell: Tell) -> None:
-    from .examine import Conformance
-    from .subject import Subject
+def _examine(request: Request, heartbeat: CallHeartbeat, send: Send) -> None:
+    from .batch import examine_batch
+    from .compare import digest
+    from .environment import EnvFactory
+    from .examine import Examination
 
-    subject = Subject(request, heartbeat)
-    notebook = Notebook(lambda finding: tell(finding=asdict(finding)))
+    factory = EnvFactory(request, heartbeat)
+    log = FindingLog(lambda finding: send(finding=asdict(finding)))
 
-    def doing(what: str) -> None:
-        tell(doing=what)
+    def progress(text: str) -> None:
+        send(progress=text)
 
-    if not subject.single:
-        from .batch import examine_batch
-
+    if factory.single:
+        examination = Examination(factory, log, progress)
+        measurable = examination.run()
+        facts = examination.facts
+        if reference := examination.reference:
+            records = reference.records
+            send(reference={"results": len(records), "digest": digest(records)})
+    else:
         try:
-            facts, measurable = examine_batch(subject, notebook, doing), True
+            facts, measurable = examine_batch(factory, log, progress), True
         except BadInput:
             raise
         except PacelineError as error:
-            notebook.add(_ended(error))
+            log.add(RULES.found("run-fails", error=str(error)))
             facts, measurable = {}, False
-        tell(facts=facts | {"single": False, "measurable": measurable})
-        return
-    conformance = Conformance(subject, notebook, doing)
-    measurable = conformance.examine()
-    tell(facts=conformance.facts | {"single": True, "measurable": measurable})
-    if reference := conformance.reference:
-        tell(reference={"moments": len(reference.moments), "digest": reference.digest})
+    send(facts=facts | {"single": factory.single, "measurable": measurable})
 
 
-def _measure(request: Request, heartbeat: CallHeartbeat, tell: Tell) -> None:
-    from .examine import replayed
-    from .speed import measured
-    from .subject import Subject
+def _measure(request: Request, heartbeat: CallHeartbeat, send: Send) -> None:
+    from .environment import CallFailed, EnvFactory
+    from .examine import replay
+    from .speed import measure
 
-    subject = Subject(request, heartbeat)
+    factory = EnvFactory(request, heartbeat)
     try:
         if request.replay:
-            tell(doing="playing a seed again in another process")
-            tell(reference={"moments": request.replay, "digest": replayed(subject)})
-        tell(doing=f"measuring for {request.seconds:g} s")
-        tell(measured=asdict(measured(subject, request.seconds)))
+            send(progress="playing a seed again in another process")
+            send(reference={"results": request.replay, "digest": replay(factory)})
+        send(progress=f"measuring for {request.seconds:g} s")
+        send(measured=asdict(measure(factory, request.seconds)))
     except BadInput:
         raise
-    except Broken as broken:
-        tell(finding=asdict(broken.finding))
+    except CallFailed as failed:
+        send(finding=asdict(failed.finding))
     except PacelineError as error:
-        tell(finding=asdict(_ended(error)))
+        send(finding=asdict(RULES.found("run-fails", error=str(error))))
 
 
-def _ended(error: PacelineError) -> Finding:
-    """Columns that could not go on."""
-    why, fix = "a run would end with exit code 3", "mend what it names"
-    return Finding("wrong", "step", str(error), why, fix)
-
-
-JOBS: dict[str, Callable[[Request, CallHeartbeat, Tell], None]] = {
+JOBS: dict[str, Callable[[Request, CallHeartbeat, Send], None]] = {
     "examine": _examine,
     "measure": _measure,
 }

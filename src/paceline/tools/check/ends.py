@@ -1,168 +1,128 @@
-"""How episodes end: by themselves, by a time limit, at all; and what a step after that does."""
+"""How episodes end: by themselves, by a time limit, or not at all."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
+from ...envs.spaces import ActionSpec
 from ...rollout import Array
-from .episodes import EpisodeSeen, Walked
-from .finding import Finding
+from ..findings import Finding
+from .environment import CheckedEnv, EnvFactory
+from .episodes import Episode, PlayStats
+from .player import Player, as_bool
+from .rules import RULES
 
 FEW = 4
-"""Episodes from which nothing is concluded."""
+"""Fewer episodes prove nothing."""
 MANY_STEPS = 1_000
-"""Without any end, that are suspicious."""
+"""Without any end, they are suspicious."""
 SHORT = 20
 """Steps of a task that may well have a fixed number of them."""
-NEAR = 10
+NEIGHBORS = 10
 """Lengths just below the longest, with which it is compared."""
-PILE, PEAK = 5, 2
-"""Times as many episodes as such a length has on average, and has at most, that are no chance."""
-
-BOOTSTRAP = (
-    "after terminated the future counts as worth nothing, so that states near the limit are "
-    "undervalued, which the policy can't see coming"
-)
+MEAN_RATIO, MAX_RATIO = 5, 2
+"""Times as many episodes as a neighbor has on average, and at most, that are not by chance."""
+SEARCHED = 2_000
+"""Steps within which an end has to come."""
 
 
-def about_ends(seen: Walked, limit: int | None, resets_itself: bool) -> Iterator[Finding]:
-    """Findings, or one that says how episodes went; `limit` is a time limit known from outside."""
-    ended = seen.ended
-    lengths = [episode.length for episode in ended]
-    found = [
-        *_without_end(seen, limit),
-        *([_resetting()] if resets_itself or seen.told_final else []),
-        *_as_one(ended),
-        *_limited(ended, seen.tracks),
-    ]
-    if ended and set(lengths) == {1} and len(ended) >= FEW:
-        found.append(_all_at_once(len(ended)))
-    elif lengths and lengths[0] > 1 and len(ended) > FEW and set(lengths[1:]) == {1}:
-        found.append(_never_again(lengths))
-    yield from found
-    if ended and not found:
-        yield Finding("ok", "ends", _told(ended))
-    elif limit is not None and not found:
-        yield unseen(seen, f"; the time limit is {limit:,}")
+def about_ends(stats: PlayStats, limit: int | None, self_reset: bool) -> list[Finding]:
+    """`limit` is the time limit that is known from outside."""
+    ended = stats.ended
+    if not ended:
+        if not stats.steps:
+            return []
+        if limit is None:
+            level: Any = "risky" if stats.steps >= MANY_STEPS else "note"
+            return [RULES.found("ends-never", level, steps=stats.steps)]
+        return [unseen(stats, limit)]
+    findings = []
+    if self_reset or stats.final_in_info:
+        findings.append(RULES.found("ends-self-reset"))
+    if len(ended) >= FEW:
+        findings += _about_many(ended, stats.tracks)
+    if not findings:
+        lengths = [episode.length for episode in ended]
+        terminated = sum(episode.terminated for episode in ended)
+        counts = {"episodes": len(ended), "terminated": terminated}
+        facts = {**counts, "truncated": len(ended) - terminated}
+        extremes = {"shortest": min(lengths), "longest": max(lengths)}
+        findings.append(RULES.found("ends-ok", **facts, **extremes))
+    return findings
 
 
-def unseen(seen: Walked, more: str = "") -> Finding:
-    """Nothing is known of ends where there was none."""
-    return Finding(
-        "note",
-        "ends",
-        f"no episode ended in {seen.steps:,} random steps, so that ends were not checked{more}",
-        "a time limit reported as terminated, or a reset within the last step, would not be seen",
-        "look at it for longer, with --seconds 20 or more, or at shorter episodes, with "
-        "--env.time-limit",
-    )
+def unseen(stats: PlayStats, limit: int | None) -> Finding:
+    return RULES.found("ends-unseen", steps=stats.steps, limit=limit or "unknown")
 
 
-def _told(ended: list[EpisodeSeen]) -> str:
-    lengths = [episode.length for episode in ended]
-    terminated = sum(episode.terminated for episode in ended)
-    spread = (
-        f"{min(lengths):,}" if len(set(lengths)) == 1 else f"{min(lengths):,} to {max(lengths):,}"
-    )
-    return (
-        f"{len(ended):,} episode{'s' * (len(ended) > 1)} of {spread} steps: {terminated:,} "
-        f"terminated, {len(ended) - terminated:,} cut off"
-    )
+def _about_many(ended: list[Episode], tracks: list[list[Array]]) -> Iterator[Finding]:
+    episodes, lengths = len(ended), [episode.length for episode in ended]
+    if all(episode.terminated and episode.truncated for episode in ended):
+        yield RULES.found("ends-both-flags", episodes=episodes)
+    if set(lengths) == {1}:
+        yield RULES.found("ends-first-step", episodes=episodes)
+    elif lengths[0] > 1 and episodes > FEW and set(lengths[1:]) == {1}:
+        yield RULES.found("ends-stay-ended", length=lengths[0], episodes=episodes - 1)
+    length, count = time_limit(ended)
+    if count:
+        shown = length < SHORT or shows_time(tracks)
+        code = "ends-horizon" if shown else "ends-time-limit"
+        yield RULES.found(code, length=length, count=count, episodes=episodes)
 
 
-def _without_end(seen: Walked, limit: int | None) -> Iterator[Finding]:
-    if seen.ended or limit is not None or not seen.steps:
-        return
-    yield Finding(
-        "risky" if seen.steps >= MANY_STEPS else "note",
-        "ends",
-        f"no episode ended in {seen.steps:,} random steps, and there is no time limit",
-        "a run would see one endless episode: no return to report, and few states near the start",
-        "give a limit with --env.time-limit 1000, or max_episode_steps=1000 where it is registered",
-    )
-
-
-def _resetting() -> Finding:
-    return Finding(
-        "wrong",
-        "ends",
-        "the step that ends an episode also begins the next one: the environment resets itself",
-        "the observation returned is the first of the next episode, and a cut-off episode is "
-        "valued by it",
-        "return the last observation of the episode, and leave resetting to the caller",
-    )
-
-
-def _as_one(ended: list[EpisodeSeen]) -> Iterator[Finding]:
-    if len(ended) >= FEW and all(episode.terminated and episode.truncated for episode in ended):
-        yield Finding(
-            "risky",
-            "ends",
-            f"terminated and truncated were both true at the end of all {len(ended)} episodes",
-            "terminated wins, so that an episode which was only cut off counts as worth nothing "
-            "from there on",
-            "set terminated where the task is over, truncated where only time has run out",
-        )
-
-
-def _limited(ended: list[EpisodeSeen], tracks: list[list[Array]]) -> Iterator[Finding]:
-    """Ends that pile up at the longest length of all are those of a clock."""
-    if len(ended) < FEW or all(episode.truncated for episode in ended):
-        return
+def time_limit(ended: list[Episode]) -> tuple[int, int]:
+    """The longest length, and how many episodes terminated there if that is not by chance."""
     terminated = Counter(episode.length for episode in ended if episode.terminated)
     longest = max(episode.length for episode in ended)
-    piled = terminated[longest]
-    before = [terminated[length] for length in range(max(1, longest - NEAR), longest)]
-    if longest == 1 or piled < max(FEW, PILE * sum(before) / len(before), PEAK * max(before)):
-        return
-    everyone = "all" if piled == len(ended) else f"{piled} of"
-    said = f"{everyone} {len(ended)} episodes ended after exactly {longest:,} steps, by terminated"
-    if longest < SHORT or shows_time(tracks):
-        why = "that is right if the task itself is over then, and wrong if only time has run out"
-        fix = (
-            "if it is a time limit, return it as truncated; a task whose own horizon it is, and "
-            "whose observation tells the time that is left, is right as it is"
-        )
-        yield Finding("note", "ends", said, why, fix)
-    else:
-        fix = (
-            f"return it as truncated, or leave it out and write --env.time-limit {longest}; if it "
-            "is the task's own horizon, terminated is right, but let the observation tell the "
-            "time that is left"
-        )
-        yield Finding("risky", "ends", f"{said}, as if by a time limit", BOOTSTRAP, fix)
+    if longest == 1 or all(episode.truncated for episode in ended):
+        return longest, 0
+    count = terminated[longest]
+    near = [terminated[length] for length in range(max(1, longest - NEIGHBORS), longest)]
+    least = max(FEW, MEAN_RATIO * sum(near) / len(near), MAX_RATIO * max(near))
+    return longest, count if count >= least else 0
 
 
 def shows_time(tracks: list[list[Array]]) -> bool:
-    """Whether a number of the observation goes one way, the same way in every episode."""
+    """Whether a number of the observation only rises or falls, the same in every episode."""
     whole = [track for track in tracks if len(track) > 2]
     if len(whole) < 2 or len({track[0].size for track in whole}) != 1:
         return False
     common = min(len(track) for track in whole)
     stacked = np.stack([np.stack(track[:common]) for track in whole])
-    alike = (np.abs(stacked - stacked[:1]) <= 1e-6 * (1 + np.abs(stacked[:1]))).all((0, 1))
+    same = (np.abs(stacked - stacked[:1]) <= 1e-6 * (1 + np.abs(stacked[:1]))).all((0, 1))
     steps = np.diff(stacked[0], axis=0)
-    return bool((alike & ((steps > 0).all(0) | (steps < 0).all(0))).any())
+    return bool((same & ((steps > 0).all(0) | (steps < 0).all(0))).any())
 
 
-def _all_at_once(number: int) -> Finding:
-    return Finding(
-        "note",
-        "ends",
-        f"all {number} episodes ended with their first step",
-        "that is right for a bandit; in any other task nothing can be learnt about what follows",
-        "see what makes the first step end the episode",
-    )
+def resets_itself(factory: EnvFactory, spec: ActionSpec, seconds: float) -> bool:
+    """Whether the step that ends an episode calls the environment's own reset()."""
+    until, calls = time.monotonic() + seconds, 0
+    env = CheckedEnv(factory)
+    inner = env.env.unwrapped
+    reset = inner.reset
 
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return reset(*args, **kwargs)
 
-def _never_again(lengths: list[int]) -> Finding:
-    return Finding(
-        "wrong",
-        "ends",
-        f"the first episode had {lengths[0]:,} steps, and all {len(lengths) - 1} after it only one",
-        "nothing but the first step of an episode would ever be learnt",
-        "set everything back in reset(), also what says that the episode is over",
-    )
+    with suppress(AttributeError):  # of a class with slots
+        inner.reset = counted
+    player = Player(env, spec, factory.request.seed, actions=2)
+    found = False
+    for _ in range(SEARCHED):
+        calls = 0
+        first, result, _ = player.next()
+        if as_bool(result.terminated) or as_bool(result.truncated):
+            found = calls > 0 and not first
+            break
+        if time.monotonic() > until:
+            break
+    env.discard()
+    return found

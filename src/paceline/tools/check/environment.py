@@ -1,30 +1,63 @@
-"""Instance: one environment; its calls show in the heartbeat, and its answers have their form.
-
-What it raises, and answers of another form, end in a `Broken` that says what to do.
-"""
+"""The environment under examination: made as a run makes it, its calls watched and checked."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium as gym
+
 from ...config.text import printable
+from ...envs.env_columns import EnvColumns
+from ...envs.native import NativeColumns
+from ...envs.source import single_agent_columns, source_of
 from ...errors import BadInput
+from ..findings import Finding
 from .compare import brief
-from .finding import AT_STEP, Broken, Finding
-from .request import CALLS
-from .subject import Subject
-
-ENDS_RUNS = "a run makes it anew each time, loses the episode, and gives up after ten in a row"
-OLD_API = "gymnasium.Env has replaced this interface of the old gym; training can't go on with it"
+from .request import CALLS, CallHeartbeat, Request
+from .rules import RULES
 
 
-class Answer(NamedTuple):
-    """What a reset or a step gave; a reset gives no reward and ends nothing."""
+class CallFailed(Exception):
+    """The environment raised, or returned something of another form than Gymnasium asks for."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.text)
+        self.finding = finding
+
+
+class EnvFactory:
+    """Makes environments by name and options; their calls show in the heartbeat."""
+
+    def __init__(self, request: Request, heartbeat: CallHeartbeat | None = None) -> None:
+        self.request = request
+        self.heartbeat = heartbeat or CallHeartbeat()
+        self._make = source_of(request.env_id, **request.options).one
+
+    @property
+    def single(self) -> bool:
+        """Whether single environments can be made, rather than only a batch."""
+        return self._make is not None
+
+    def make(self) -> tuple[gym.Env[Any, Any], int | None]:
+        """An environment, and the time limit to apply from outside, if any."""
+        assert self._make is not None, "this suite makes batches only"
+        return self._make()
+
+    def columns(self, num_envs: int, seed: int | None = None) -> EnvColumns | NativeColumns:
+        """Several environments side by side, as a run steps them."""
+        request = self.request
+        seed = request.seed if seed is None else seed
+        columns = single_agent_columns(request.env_id, num_envs, seed=seed, **request.options)
+        columns.heartbeat = self.heartbeat
+        return columns
+
+
+class StepResult(NamedTuple):
+    """What reset() or step() returned; after reset() there is no reward and nothing has ended."""
 
     obs: Any
     info: dict[str, Any]
@@ -33,59 +66,46 @@ class Answer(NamedTuple):
     truncated: Any = False
 
 
-class Instance:
-    """One environment. `age` counts its steps since the last reset."""
+class CheckedEnv:
+    """One environment; a call that fails raises `CallFailed` with the finding."""
 
-    def __init__(self, subject: Subject) -> None:
-        self._heartbeat = subject.heartbeat
-        self._call("__init__", lambda: self._take(subject))
+    def __init__(self, factory: EnvFactory) -> None:
+        self._heartbeat = factory.heartbeat
+        self.env, self.limit = self._call("__init__", factory.make)
         self.age = 0
+        """steps since the last reset"""
+        self._action: Any = None
 
-    def _take(self, subject: Subject) -> None:
-        made = subject.make()
-        assert made is not None, "a suite without single environments has no instances"
-        self.env, self.limit = made
+    @property
+    def time_limit(self) -> int | None:
+        """From outside, or of a wrapper that Gymnasium has put around it."""
+        if self.limit is not None:
+            return self.limit
+        declared = getattr(getattr(self.env, "spec", None), "max_episode_steps", None)
+        return declared if declared and declared > 0 else None
 
-    def reset(self, seed: int | None) -> Answer:
+    def reset(self, seed: int | None) -> StepResult:
         self.age = 0
-        answer = self._call("reset", lambda: self.env.reset(seed=seed))
-        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
-            raise Broken(
-                Finding(
-                    "wrong",
-                    "reset",
-                    f"reset() returned {shown_kind(answer)}, not a pair (observation, info)",
-                    OLD_API,
-                    "return observation, {} from reset()",
-                )
-            )
-        return Answer(*answer)
+        result = self._call("reset", lambda: self.env.reset(seed=seed))
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            raise CallFailed(RULES.found("reset-form", value=describe_type(result)))
+        return StepResult(*result)
 
-    def step(self, action: Any) -> Answer:
+    def step(self, action: Any) -> StepResult:
         self.age += 1
-        self._given = partial(brief, action)
-        answer = self._call("step", lambda: self.env.step(action))
-        if not (isinstance(answer, tuple) and len(answer) == 5 and isinstance(answer[4], dict)):
-            raise Broken(
-                Finding(
-                    "wrong",
-                    "step",
-                    f"step() returned {shown_kind(answer)}, not the five values observation, "
-                    "reward, terminated, truncated, info",
-                    OLD_API,
-                    "return observation, reward, terminated, truncated, info, where terminated "
-                    "means that the task is over and truncated that time has run out",
-                )
-            )
-        obs, reward, terminated, truncated, info = answer
-        return Answer(obs, info, reward, terminated, truncated)
+        self._action = action
+        result = self._call("step", lambda: self.env.step(action))
+        if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
+            raise CallFailed(RULES.found("step-form", value=describe_type(result)))
+        obs, reward, terminated, truncated, info = result
+        return StepResult(obs, info, reward, terminated, truncated)
 
     def close(self) -> None:
         self._call("close", self.env.close)
 
-    def leave(self) -> None:
-        """Close it; that this may fail has been seen before."""
-        with suppress(Broken):
+    def discard(self) -> None:
+        """Close it; whether that fails is found elsewhere."""
+        with suppress(CallFailed):
             self.close()
 
     def _call(self, name: str, function: Callable[[], Any]) -> Any:
@@ -95,58 +115,35 @@ class Instance:
             return function()
         except (BadInput, KeyboardInterrupt):
             raise
-        except ModuleNotFoundError as error:
-            if name != "__init__":
-                raise Broken(self._raised(name, error)) from error
-            raise BadInput(f"it needs a module that is not installed ({error})") from None
-        except BaseException as error:  # also what other languages throw
-            raise Broken(self._raised(name, error)) from error
+        except BaseException as error:  # also SystemExit, and exceptions of other languages
+            if name == "__init__" and isinstance(error, ModuleNotFoundError):
+                raise BadInput(f"it needs a module that is not installed ({error})") from None
+            raise CallFailed(self._raised(name, error)) from error
 
     def _raised(self, name: str, error: BaseException) -> Finding:
-        said = described(error)
+        text = describe_error(error)
+        if name == "step":
+            facts = {"step": self.age, "action": brief(self._action)}
+            return RULES.found("step-raises", error=text, **facts)
         if name == "reset" and isinstance(error, TypeError) and "seed" in str(error):
-            return Finding(
-                "wrong",
-                "reset",
-                f"reset(seed=…) raised {said}",
-                "every episode is begun with a seed of its own, or no run could be repeated",
-                "write def reset(self, *, seed=None, options=None), and in it "
-                "super().reset(seed=seed)",
-            )
-        if name == "close":
-            return Finding(
-                "risky",
-                "close",
-                f"close() raised {said}",
-                "what it holds may stay open, and every run ends with a warning",
-                "let close() succeed whatever state the environment is in",
-            )
-        if name == "__init__":
-            why, fix = "nothing can be trained on it", "mend what it names"
-            return Finding("wrong", "make", f"making it raised {said}", why, fix)
-        at = f"{AT_STEP}{self.age}, for the action {self._given()}" if name == "step" else ""
-        fix = "mend what it names"
-        return Finding("wrong", name, f"{name}() raised {said}{at}", ENDS_RUNS, fix)
+            return RULES.found("reset-seed", error=text)
+        return RULES.found(f"{'make' if name == '__init__' else name}-raises", error=text)
 
 
-def described(error: BaseException) -> str:
-    """The error in one line, with the last place outside this package that it went through."""
+def describe_error(error: BaseException) -> str:
+    """The error in one line, with the last line of code outside this package."""
     here = str(Path(__file__).parent)
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(here)]
-    place = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
-    return f"{shortened(f'{type(error).__name__}: {error}')}{place}"
+    outside = [frame for frame in frames if not frame.filename.startswith(here)]
+    place = f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""
+    text = printable(f"{type(error).__name__}: {error}")
+    return f"{text if len(text) <= 300 else f'{text[:300]} …'}{place}"
 
 
-def shortened(text: str, most: int = 300) -> str:
-    text = printable(text)
-    return text if len(text) <= most else f"{text[:most]} …"
-
-
-def shown_kind(answer: Any) -> str:
-    """`a tuple of 4`, `an array of shape (4,)`, `a dict`"""
-    if isinstance(answer, tuple):
-        return f"a tuple of {len(answer)}"
-    if hasattr(answer, "shape"):
-        return f"an array of shape {tuple(answer.shape)}"
-    return "None" if answer is None else f"a value of type {type(answer).__name__}"
+def describe_type(value: Any) -> str:
+    """`a tuple of 4`, `an array of shape (4,)`, `a value of type dict`"""
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"

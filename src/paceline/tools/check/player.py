@@ -1,136 +1,137 @@
-"""Player: one instance and random actions for it, episode after episode, as a run would play."""
+"""Random actions, and playing one environment with them, episode after episode."""
 
 from __future__ import annotations
 
 import copy
-from hashlib import blake2b
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...envs.adapters import ActionAdapter
 from ...envs.env_columns import is_gymnasium_env
-from ...envs.spaces import ActionSpec
-from .acting import RandomActions
-from .compare import alike, brief, flat_numbers
-from .environment import Answer, Instance
+from ...envs.spaces import ACTION_MASK, ActionSpec
+from ...rollout import Array
+from .compare import Record, identical
+from .environment import CheckedEnv, StepResult
 
+MAX_TRIED = 32
+"""Discrete actions that are tried one by one."""
 NEXT_SEED = 7919
 """Between the seeds of one episode and the next."""
 
 
-class Moment(NamedTuple):
-    """One answer, kept as it was: nothing that happens later changes it."""
+def random_actions(
+    generator: np.random.Generator, spec: ActionSpec, mask: Array | None, rows: int = 1
+) -> Array:
+    """[R, ...] as a policy gives them; none that `mask[R, choices]` forbids."""
+    if spec.kind == "box":
+        return generator.standard_normal((rows, spec.size)).astype(np.float32)
+    scores = generator.random((rows, sum(spec.choices)))
+    if mask is not None:
+        scores *= mask
+    ends = np.cumsum(spec.choices)[:-1]
+    chosen = np.stack([part.argmax(1) for part in np.split(scores, ends, 1)], 1)
+    return chosen if spec.kind == "multi" else chosen[:, 0]
 
-    begins: bool
-    obs: Any
-    reward: Any
-    terminated: bool
-    truncated: bool
+
+class RandomActions:
+    """Actions for one environment, as a run would hand them over."""
+
+    def __init__(self, env: Any, spec: ActionSpec, seed: int) -> None:
+        self.spec = spec
+        self._adapt = ActionAdapter(spec, is_gymnasium_env(env.unwrapped))
+        self._generator = np.random.default_rng(seed)
+
+    def sample(self, result: StepResult) -> Any:
+        mask = action_mask(result, self.spec)
+        mask = None if mask is None else mask[None]
+        return self._adapt(random_actions(self._generator, self.spec, mask))[0]
+
+    def extremes(self) -> Iterator[tuple[str, Any]]:
+        """Actions at the ends of their space, with their names; all of a few choices."""
+        spec = self.spec
+        if spec.kind == "box":
+            yield "the lowest action", self._adapt(np.full((1, spec.size), -1, np.float32))[0]
+            yield "the highest action", self._adapt(np.ones((1, spec.size), np.float32))[0]
+        elif spec.kind == "discrete":
+            for index in sorted({*range(min(spec.size, MAX_TRIED)), spec.size - 1}):
+                yield f"action {index + spec.start}", self._adapt(np.array([index]))[0]
+        else:
+            zeros = np.zeros((1, len(spec.sizes)), np.int64)
+            yield "the first of every choice", self._adapt(zeros)[0]
+            yield "the last of every choice", self._adapt(zeros + np.array(spec.sizes) - 1)[0]
+
+
+def action_mask(result: StepResult, spec: ActionSpec) -> Array | None:
+    """Flat; None where there is none, or none that fits."""
+    mask = raw_mask(result)
+    if mask is None or not spec.choices:
+        return None
+    try:
+        flat = flat_mask(mask)
+    except (TypeError, ValueError):
+        return None
+    return flat if len(flat) == sum(spec.choices) else None
+
+
+def raw_mask(result: StepResult) -> Any:
+    """As the environment gives it."""
+    mask = result.info.get(ACTION_MASK)
+    return result.obs.get(ACTION_MASK) if mask is None and isinstance(result.obs, dict) else mask
+
+
+def flat_mask(mask: Any) -> Array:
+    parts = mask if isinstance(mask, tuple) else (mask,)
+    return np.concatenate([np.ravel(np.asarray(part)).astype(bool) for part in parts])
+
+
+class Played(NamedTuple):
+    """One result in its episode."""
+
+    first: bool
+    result: StepResult
+    over: bool
+    """the episode has ended, by the environment or by the time limit"""
 
 
 class Player:
-    """Plays on for ever: after an end it resets, with a new seed."""
+    """Plays at random without end; after an episode it resets with a new seed."""
 
-    def __init__(self, instance: Instance, spec: ActionSpec, seed: int, actions: int = 0) -> None:
-        self.instance = instance
-        self._actions = RandomActions(spec, actions, is_gymnasium_env(instance.env.unwrapped))
+    def __init__(self, env: CheckedEnv, spec: ActionSpec, seed: int, actions: int = 0) -> None:
+        """`actions` is the seed of the actions."""
+        self.env = env
+        self._actions = RandomActions(env.env, spec, actions)
         self._seed = seed
-        self._last: Answer | None = None
+        self._last: StepResult | None = None
         self.changed_action = False
 
-    def next(self) -> tuple[bool, Answer, bool]:
-        """Whether this begins an episode, what the environment answered, whether it has ended."""
+    def next(self) -> Played:
         if self._last is None:
-            self._last = self.instance.reset(self._seed)
+            self._last = self.env.reset(self._seed)
             self._seed += NEXT_SEED
-            return True, self._last, False
-        action = self._actions.next(self._last.obs, self._last.info)
-        given = action.copy() if isinstance(action, np.ndarray) else action
-        answer = self.instance.step(action)
-        self.changed_action = self.changed_action or not alike(given, action)
-        limit = self.instance.limit
-        over = true(answer.terminated) or true(answer.truncated)
-        over = over or (limit is not None and self.instance.age >= limit)
-        self._last = None if over else answer
-        return False, answer, over
+            return Played(True, self._last, False)
+        action = self._actions.sample(self._last)
+        given = copy.copy(action)
+        result = self.env.step(action)
+        self.changed_action = self.changed_action or not identical(given, action)
+        over = as_bool(result.terminated) or as_bool(result.truncated)
+        over = over or (self.env.limit is not None and self.env.age >= self.env.limit)
+        self._last = None if over else result
+        return Played(False, result, over)
 
-    def moment(self) -> Moment:
-        begins, answer, _ = self.next()
-        obs, reward = copy.deepcopy((answer.obs, answer.reward))
-        return Moment(begins, obs, reward, true(answer.terminated), true(answer.truncated))
+    def record(self) -> Record:
+        first, result, _ = self.next()
+        obs, reward = copy.deepcopy((result.obs, result.reward))
+        return Record(first, obs, reward, as_bool(result.terminated), as_bool(result.truncated))
 
-    def moments(self, number: int) -> list[Moment]:
-        return [self.moment() for _ in range(number)]
+    def records(self, number: int) -> list[Record]:
+        return [self.record() for _ in range(number)]
 
 
-def true(flag: Any) -> bool:
-    """A flag, whatever it was written as."""
-    if isinstance(flag, bool):
-        return flag
+def as_bool(flag: Any) -> bool:
+    """A flag of any type."""
     try:
         return bool(np.any(flag))
     except (TypeError, ValueError):
         return bool(flag)
-
-
-def difference(one: list[Moment], other: list[Moment]) -> str | None:
-    """Where two histories part, in a few words; None if they do not."""
-    step = 0
-    for left, right in zip(one, other, strict=False):
-        step = 0 if left.begins else step + 1
-        when = f"after step {step}" if step else "after reset"
-        if left.begins != right.begins:
-            return f"{when} one begins a new episode and the other does not"
-        if not alike(left.obs, right.obs):
-            return f"{when} the observation is {_parted(left.obs, right.obs)}"
-        for name in ("reward", "terminated", "truncated"):
-            values = getattr(left, name), getattr(right, name)
-            if not alike(*values):
-                return f"{when} {name} is {brief(values[0])} and {brief(values[1])}"
-    return None
-
-
-def slightly(one: list[Moment], other: list[Moment], most: float) -> bool:
-    """Whether two histories part within an episode, and by no more than that at first."""
-    for left, right in zip(one, other, strict=False):
-        if difference([left], [right]):
-            here, there = (flat_numbers((moment.obs, moment.reward)) for moment in (left, right))
-            close = here.shape == there.shape and np.allclose(here, there, most, most)
-            return close and not left.begins and left[3:] == right[3:]
-    return True
-
-
-def _parted(one: Any, other: Any) -> str:
-    """Both of them; of a structure only the part that differs."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in one:
-            if key not in other or not alike(one[key], other[key]):
-                return f"{brief({key: one[key]})} and {brief({key: other.get(key)})}"
-    if isinstance(one, np.ndarray) and np.shape(one) == np.shape(other) and one.size > 6:
-        at = tuple(int(i) for i in np.argwhere(one != np.asarray(other))[:1].ravel())
-        entry = at[0] if len(at) == 1 else at
-        return f"{brief(one[at])} and {brief(other[at])} at entry {entry}"
-    return f"{brief(one)} and {brief(other)}"
-
-
-def digest(moments: list[Moment]) -> str:
-    """A fingerprint that another process can compare."""
-    mixed = blake2b(digest_size=16)
-
-    def mix(value: Any) -> None:
-        if isinstance(value, dict):
-            for key in sorted(value, key=str):
-                mix(str(key))
-                mix(value[key])
-        elif isinstance(value, (tuple, list)):
-            for part in value:
-                mix(part)
-        elif isinstance(value, str):
-            mixed.update(value.encode())
-        else:
-            array = np.asarray(value)
-            mixed.update(repr(value).encode() if array.dtype.hasobject else array.tobytes())
-
-    for moment in moments:
-        mix(tuple(moment))
-    return mixed.hexdigest()

@@ -1,4 +1,4 @@
-"""Watches the process in which the environment lives; whatever becomes of it, it is told."""
+"""Runs a job in a child process, and turns a hang or a crash of that process into a finding."""
 
 from __future__ import annotations
 
@@ -10,175 +10,150 @@ import re
 import selectors
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...config.text import printable
 from ...errors import BadInput
-from ...processes.heartbeat import HangDetector
+from ...processes.heartbeat import TICK, HangDetector
 from ...processes.lifetime import exit_reason, kill_group
 from ...processes.shared_memory import anonymous_file
 from ...processes.start import SINGLE_THREADED, start_python
-from .finding import Finding
+from ..findings import Finding
 from .request import CALLS, CallHeartbeat, Request
+from .rules import RULES
 
-LOOK = 0.25
-"""Seconds between two looks at the heartbeat."""
-STARTING = 60.0
-"""Seconds that everything has to be imported, at least."""
+START_TIMEOUT = 60.0
+"""Seconds allowed for imports, at least."""
 KEPT = 20_000
-"""Bytes kept of the first and of the last that an environment writes."""
+"""Bytes kept of the start and of the end of an environment's output."""
 
 
 @dataclass
-class Job:
-    """What a process told before it ended."""
+class JobResult:
+    """What a child sent and wrote until it ended."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
-    first: bytes = b""
-    last: bytes = b""
-    """what it wrote to its standard output and error"""
+    output_start: bytes = b""
+    output_end: bytes = b""
     lines: int = 0
 
     def all(self, key: str) -> list[Any]:
         return [message[key] for message in self.messages if key in message]
 
-    def one(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
+        """The value of the first message with this key, or None."""
         return next(iter(self.all(key)), None)
 
     def findings(self) -> list[Finding]:
-        return [Finding(**told) for told in self.all("finding")]
+        return [Finding(**fields) for fields in self.all("finding")]
 
-    def wrote(self, chunk: bytes) -> None:
-        self.first = (self.first + chunk)[:KEPT]
-        self.last = (self.last + chunk)[-KEPT:]
+    def add_output(self, chunk: bytes) -> None:
+        self.output_start = (self.output_start + chunk)[:KEPT]
+        self.output_end = (self.output_end + chunk)[-KEPT:]
         self.lines += chunk.count(b"\n")
 
 
-def watched(job: str, request: Request, hashing: int, doing: Callable[[str], Any]) -> Job:
-    """Run a job of `child` to its end, or to the environment's; a refusal is raised here."""
+def run_job(
+    job: str, request: Request, hash_seed: int, progress: Callable[[str], Any]
+) -> JobResult:
+    """Run a job of `child` to its end, or to the environment's; a refusal is raised here.
+
+    `hash_seed` decides the order of sets of text.
+    """
+    size = ctypes.sizeof(CallHeartbeat)
     memory = anonymous_file()
-    os.truncate(memory, ctypes.sizeof(CallHeartbeat))
-    told, telling = os.pipe()
-    process = _started(job, request, hashing, telling, memory)
-    os.close(telling)
-    try:
-        with mmap.mmap(memory, ctypes.sizeof(CallHeartbeat)) as heartbeat:
-            done, hung = _followed(process, told, heartbeat, request.timeout, doing)
-            kind = CALLS[_kind(heartbeat[:])]
-    finally:
-        _end(process)
-        os.close(told)
-        os.close(memory)
-    if refused := done.one("refused"):
-        raise BadInput(refused)
-    if not done.one("done"):
-        ended = _hung(kind, request.timeout) if hung else _gone(kind, process.returncode, done)
-        done.messages.append({"finding": vars(ended)})
-    return done
-
-
-def _started(
-    job: str, request: Request, hashing: int, telling: int, memory: int
-) -> subprocess.Popen[bytes]:
-    """An interpreter that finds the same modules; `hashing` decides the order of its sets."""
+    os.truncate(memory, size)
+    receiving, sending = os.pipe()
     process = start_python(
         "paceline.tools.check.child:main",
-        *(job, telling, memory),
-        stdin=subprocess.PIPE,
+        *(job, request.as_json(), sending, memory),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=(telling, memory),
-        env=os.environ | SINGLE_THREADED | {"PYTHONHASHSEED": str(hashing)},
+        pass_fds=(sending, memory),
+        env=os.environ | SINGLE_THREADED | {"PYTHONHASHSEED": str(hash_seed)},
     )
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        process.stdin.write(request.as_json().encode())
-        process.stdin.close()
-    return process
+    os.close(sending)
+    try:
+        with mmap.mmap(memory, size) as heartbeat:
+            result, hung = _follow(process, receiving, heartbeat, request.timeout, progress)
+            call = CALLS[_call_number(heartbeat[:])]
+    finally:
+        kill_group(process.pid)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        os.close(receiving)
+        os.close(memory)
+    if refused := result.get("refused"):
+        raise BadInput(refused)
+    if hung:
+        facts = {"call": call, "seconds": request.timeout}
+        finding = RULES.found("process-hangs", place=_place(call), **facts)
+        result.messages.append({"finding": vars(finding)})
+    elif not result.get("done"):
+        result.messages.append({"finding": vars(_died(call, process.returncode, result))})
+    return result
 
 
-def _followed(
+def _follow(
     process: subprocess.Popen[bytes],
-    told: int,
+    receiving: int,
     heartbeat: mmap.mmap,
     timeout: float,
-    doing: Callable[[str], Any],
-) -> tuple[Job, bool]:
-    """All it tells until it has nothing more to tell; and whether it was still at it, in vain."""
-    job, rest = Job(), b""
-    hangs = HangDetector(LOOK)
+    progress: Callable[[str], Any],
+) -> tuple[JobResult, bool]:
+    """All that the child sends and writes until it ends, and whether it hangs instead."""
+    result, rest = JobResult(), b""
+    hangs = HangDetector()
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
-        for source in (told, process.stdout.fileno()):
+        for source in (receiving, process.stdout.fileno()):
             selector.register(source, selectors.EVENT_READ)
         while True:
-            # What it has started may hold everything open after it has gone.
-            over = told not in selector.get_map() or process.poll() is not None
-            over = over or bool(job.one("done"))
-            ready = [key.fd for key, _ in selector.select(0 if over else LOOK)]
+            # Processes that it has started may hold the pipes open after it has ended.
+            over = receiving not in selector.get_map() or process.poll() is not None
+            over = over or bool(result.get("done"))
+            ready = [key.fd for key, _ in selector.select(0 if over else TICK)]
             if over and not ready:
-                return job, False
+                return result, False
             for source in ready:
                 chunk = os.read(source, 65536)
                 if not chunk:
                     selector.unregister(source)
-                elif source == told:
+                elif source == receiving:
                     *lines, rest = (rest + chunk).split(b"\n")
                     hangs.forget(0)
                     for message in map(json.loads, lines):
-                        job.messages.append(message)
-                        if "doing" in message:
-                            doing(message["doing"])
+                        result.messages.append(message)
+                        if "progress" in message:
+                            progress(message["progress"])
                 else:
-                    job.wrote(chunk)
+                    result.add_output(chunk)
             if hangs.due:
                 beat = heartbeat[:]
-                silent = hangs.look({0: beat})[0]
-                if silent > (timeout if _kind(beat) else max(timeout, STARTING)):
-                    return job, True
+                allowed = timeout if _call_number(beat) else max(timeout, START_TIMEOUT)
+                if hangs.look({0: beat})[0] > allowed:
+                    return result, True
 
 
-def _kind(heartbeat: bytes) -> int:
+def _call_number(heartbeat: bytes) -> int:
     """Which of `CALLS` is going on; 0 before the first."""
     return CallHeartbeat.from_buffer_copy(heartbeat).call
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """It and all that it has started."""
-    kill_group(process.pid)
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
+def _place(call: str) -> str:
+    places = {"import": "while it was imported", "measure": "while it was measured"}
+    return places.get(call, f"in {call}()")
 
 
-def _where(kind: str) -> str:
-    if kind == "import":
-        return "while it was imported"
-    return "while it was measured" if kind == "measure" else f"in {kind}()"
-
-
-def _hung(kind: str, timeout: float) -> Finding:
-    return Finding(
-        "wrong",
-        "process",
-        f"it hangs: {timeout:g} s after it had been called, nothing had come back {_where(kind)}",
-        "a run replaces a worker that makes no step for worker_timeout, and gives up in the end",
-        "mend it; if it is only slow, write a longer --worker-timeout, here and for training",
-    )
-
-
-def _gone(kind: str, code: int, job: Job) -> Finding:
-    text = job.last.decode(errors="replace")
-    stack = re.search(r'File "([^"\n]+)", line (\d+) in \w+', text)
-    place = f" ({stack[1]}:{stack[2]})" if stack else ""
-    lines = [] if stack else text.strip().splitlines()[-1:]
-    last = f"; it said last: {printable(lines[0])[:200]}" if lines else ""
-    return Finding(
-        "wrong",
-        "process",
-        f"its process {exit_reason(code)} {_where(kind)}{place}{last}",
-        "it takes the whole process with it: without workers, the run",
-        "mend the native code, or the call of os._exit, that ends the process",
-    )
+def _died(call: str, code: int, result: JobResult) -> Finding:
+    """Where and why, by what faulthandler or the environment wrote last."""
+    text = result.output_end.decode(errors="replace")
+    detail = ""
+    if stack := re.search(r'File "([^"\n]+)", line (\d+) in \w+', text):
+        detail = f" ({stack[1]}:{stack[2]})"
+    elif lines := text.strip().splitlines():
+        detail = f"; its last output: {printable(lines[-1])[:200]}"
+    facts = {"call": call, "code": code, "reason": exit_reason(code), "detail": detail}
+    return RULES.found("process-died", place=_place(call), **facts)

@@ -1,97 +1,92 @@
-"""Verdict: all that was found about an environment, gathered from the processes it was run in."""
+"""The report on one environment, from the processes that examined and measured it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
 import psutil
 
-from ...config.text import printable, several
+from ...config.text import printable
 from ...processes.hardware import available_cpus
-from ..findings import MB
-from .finding import Finding, Level, ordered
-from .process import Job, watched
+from ..findings import MB, Finding, FindingLog, Report, ordered
+from .process import JobResult, run_job
 from .request import Request
-from .speed import Measured, judged
-from .suggest import Suggestion, suggested
+from .rules import RULES, TOPICS
+from .speed import Measured, about_speed
+from .suggest import Suggestion, suggest
 
-HASHING = (1, 2)
-"""Seeds of Python's hash, so that sets of text have another order in the second process."""
-
-
-@dataclass
-class Verdict:
-    """On one environment; the most important finding comes first."""
-
-    env_id: str
-    facts: dict[str, Any] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    measured: Measured | None = None
-    suggestion: Suggestion | None = None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        levels = [finding.level for finding in self.findings]
-        names: dict[str, Level] = {"wrong": "wrong", "risky": "risky", "notes": "note"}
-        return {name: levels.count(level) for name, level in names.items()}
-
-    @property
-    def faulty(self) -> bool:
-        """Whether there is something to fix."""
-        return bool(self.counts["wrong"] or self.counts["risky"])
+HASH_SEEDS = (1, 2)
+"""So that sets of text have another order in the second process."""
 
 
-def verdict_on(request: Request, doing: Callable[[str], Any] = lambda _: None) -> Verdict:
+def check(request: Request, progress: Callable[[str], Any] = lambda _: None) -> Report:
     """Examine the environment in one process, and measure it in another."""
-    verdict = Verdict(request.env_id)
-    examined = watched("examine", request, HASHING[0], doing)
-    facts = examined.one("facts") or {}
+    examined = run_job("examine", request, HASH_SEEDS[0], progress)
+    facts = examined.get("facts") or {}
     measurable, single = facts.pop("measurable", False), facts.pop("single", True)
-    verdict.facts = facts
-    findings = [*examined.findings(), *_about_output(examined)]
+    measured = suggestion = None
+    log = FindingLog()
+    log.add(*examined.findings(), *_about_output(examined))
     if not single:
-        text = "it comes only as a batch, and was looked at as a run sees it"
-        why = "what a single one would tell is not known: of actions at their bounds, info, close()"
-        findings.append(Finding("note", "make", text, why))
+        log.add(RULES.found("make-batch"))
     if measurable:
-        reference = examined.one("reference")
-        again = replace(request, replay=reference["moments"] if reference else 0)
-        job = watched("measure", again, HASHING[1], doing)
-        findings += _about_replay(reference, job.one("reference"))
-        told = {finding.gist for finding in findings}
-        findings += [finding for finding in job.findings() if finding.gist not in told]
-        if found := job.one("measured"):
-            verdict.measured = Measured(**found)
+        reference = examined.get("reference")
+        again = replace(request, replay=reference["results"] if reference else 0)
+        job = run_job("measure", again, HASH_SEEDS[1], progress)
+        replayed = job.get("reference")
+        if reference and replayed and reference != replayed:
+            log.add(RULES.found("seeding-process"))
+        log.add(*job.findings())
+        if fields := job.get("measured"):
+            measured = Measured(**fields)
             free = psutil.virtual_memory().available / MB
-            verdict.suggestion = suggested(verdict.measured, available_cpus(), free)
-            findings += judged(verdict.measured)
-    verdict.findings = ordered(findings)
-    return verdict
+            suggestion = suggest(measured, available_cpus(), free)
+            log.add(*about_speed(measured))
+    content = {
+        "env": {"id": request.env_id, **facts},
+        "measured": measured and asdict(measured),
+        "suggested": suggestion and asdict(suggestion),
+    }
+    lines = dict(heading(request.env_id, facts, measured, suggestion))
+    findings = ordered(log.findings, TOPICS)
+    return Report(lines, findings, ("wrong", "risky", "note"), content)
 
 
-def _about_output(job: Job) -> list[Finding]:
-    lines = [line for line in job.first.decode(errors="replace").splitlines() if line.strip()]
-    if not lines or not job.one("done"):
-        return []
-    first, wrote = printable(lines[0])[:150], several(max(1, job.lines), "line")
-    text = f"it wrote {wrote} to the terminal, first: {first}"
-    why = "with many environments a run's own lines are lost among them, and writing takes time"
-    fix = "leave out the print, or mend what it warns of; logging can be turned off from outside"
-    return [Finding("note", "output", text, why, fix)]
+def heading(
+    env_id: str, facts: dict[str, Any], measured: Measured | None, suggestion: Suggestion | None
+) -> Iterator[tuple[str, str]]:
+    """What stands above the findings."""
+    limit = facts.get("time_limit")
+    yield "env", f"{env_id}, time limit {limit:,}" if limit else env_id
+    if "action" in facts:
+        yield "spaces", f"{facts['observation']} → {facts['action']}"
+    if "steps" in facts:
+        yield "played", f"{facts['steps']:,} random steps, {facts['episodes']:,} episodes ended"
+    if measured is None:
+        yield "speed", "not measured: fix the environment first"
+    else:
+        reset = f", a reset {_duration(1e3 * measured.reset_ms)}" if measured.reset_ms else ""
+        rate = f"{measured.steps_per_second:,.0f} steps/s on one core, resets included"
+        yield "speed", f"{rate}; a step takes {_duration(measured.step_us)}{reset}"
+        small = measured.memory_mb < 0.1
+        memory = "less than 0.1 MB" if small else f"{measured.memory_mb:,.1f} MB"
+        yield "memory", f"{memory} for each environment"
+    if suggestion is not None:
+        yield "suggested", f"{suggestion.flags}: {suggestion.reason}"
 
 
-def _about_replay(reference: Any, again: Any) -> list[Finding]:
-    if not reference or not again or reference == again:
-        return []
-    return [
-        Finding(
-            "wrong",
-            "seeding",
-            "another process with the same seed and actions saw other episodes: something depends "
-            "on the order of a set, on hash() of a text, on a process number or on a file",
-            "workers are other processes, and a resumed run replays its episodes in new ones",
-            "sort sets before going through them, and draw everything random from self.np_random",
-        )
-    ]
+def _duration(microseconds: float) -> str:
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if microseconds >= size:
+            return f"{microseconds / size:.3g} {unit}"
+    return f"{microseconds:.3g} µs"
+
+
+def _about_output(job: JobResult) -> Iterator[Finding]:
+    """Only of a process that ended well: else its output is in the finding about that."""
+    text = job.output_start.decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and job.get("done"):
+        yield RULES.found("output", lines=max(1, job.lines), first=printable(lines[0])[:150])

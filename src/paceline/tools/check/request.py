@@ -1,4 +1,4 @@
-"""What `paceline check` was asked: an environment, its options, and how long to look at it."""
+"""What `paceline check` is asked for: an environment, its options, and how long to examine it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 from ...errors import BadInput
 from ...processes.heartbeat import Heartbeat
 
-MOST_SECONDS = 3600.0
-OF_TRAIN = ("env.kwargs", "env.time_limit", "env.wrappers", "seed", "worker_timeout")
+MAX_SECONDS = 3600.0
+TRAIN_OPTIONS = ("env.kwargs", "env.time_limit", "env.wrappers", "seed", "worker_timeout")
 """Options that mean what they mean to `paceline train`, and are validated as there."""
 CALLS = ("import", "__init__", "reset", "step", "close", "measure")
-"""What may be going on in an environment's process."""
+"""What an environment's process may be doing."""
 
 
 class CallHeartbeat(Heartbeat):
-    """With the number of the call, among `CALLS`, that is going on."""
+    """With the index, in `CALLS`, of the call that is going on."""
 
     _fields_: ClassVar[Any] = (("call", ctypes.c_int64),)
     call: int
@@ -35,7 +35,7 @@ class Request:
     wrappers: tuple[str, ...] = ()
     seed: int = 0
     seconds: float = 3.0
-    """that the measurement takes, and about what looking at it may take"""
+    """that the measurement takes, and about what each check may take"""
     timeout: float = 60.0
     """seconds after which a call that has not returned is a hang"""
     replay: int = 0
@@ -54,8 +54,8 @@ class Request:
         return json.dumps(asdict(self))
 
 
-def parsed(arguments: list[str]) -> tuple[Request, bool]:
-    """What was asked, and whether the answer is to be JSON."""
+def parse(arguments: list[str]) -> tuple[Request, bool]:
+    """The request, and whether the report is to be JSON."""
     from ...config.flags import Parser, nested
     from ...config.resolve import resolve
     from ...config.values import seconds
@@ -63,17 +63,17 @@ def parsed(arguments: list[str]) -> tuple[Request, bool]:
 
     parser = Parser()
     parser.add_argument("env", nargs="?")
-    for name in OF_TRAIN:
+    for name in TRAIN_OPTIONS:
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name)
     parser.add_argument("--seconds", type=lambda text: number_from(text, 0.1), default=3.0)
     parser.add_argument("--json", action="store_true")
     given = parser.parse(arguments, mixed=True)
     if given["env"] is None:
         raise BadInput("name an environment: a Gymnasium id, module:Id-v0, or suite:Name")
-    if given["seconds"] > MOST_SECONDS:
+    if given["seconds"] > MAX_SECONDS:
         raise BadInput(f"--seconds is {given['seconds']:g}: an hour, 3600, is the most")
-    told = {name: given[name] for name in OF_TRAIN if given[name] is not None}
-    config = resolve({"env_id": given["env"], "preset": "none"}, nested(told))
+    options = {name: given[name] for name in TRAIN_OPTIONS if given[name] is not None}
+    config = resolve({"env_id": given["env"], "preset": "none"}, nested(options))
     request = Request(
         env_id=given["env"],
         kwargs=config.env.kwargs,

@@ -2,219 +2,141 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ...config.text import listed
 from ...envs.spaces import ActionSpec
-from .environment import Instance
-from .finding import Finding
-from .generators import states, touched
-from .player import Moment, Player, difference, digest, slightly
-from .subject import Subject
+from ..findings import Finding
+from .compare import Record, drift_apart, first_difference
+from .environment import CheckedEnv, EnvFactory
+from .player import Player
+from .rules import RULES
 
-MOMENTS, LEAST_MOMENTS = 200, 6
-"""Answers of a history."""
+RECORDS, MIN_RECORDS = 200, 6
+"""Results of a history."""
 USED = 4
-"""Answers that make an instance a used one."""
+"""Results after which an instance counts as used."""
 ROUNDING, SETTLING = 1e-5, 0.01
-"""By how much a computation in another order comes out otherwise, and a solver that begins with
-what it knew before."""
-REPEAT = "a run can be neither repeated nor resumed: what it learnt from can't be had again"
-OWN_GENERATOR = (
-    "draw everything random from self.np_random, which super().reset(seed=seed) seeds; no clock, "
-    "no np.random, no random"
-)
+"""Relative differences: of another order of computation, and of a solver that starts elsewhere."""
 
 
 @dataclass(frozen=True)
 class Reference:
     """A history to compare others with, and the shared generators that making it has touched."""
 
-    moments: list[Moment]
+    records: list[Record]
     in_reset: list[str]
     in_step: list[str]
 
     @property
-    def digest(self) -> str:
-        return digest(self.moments)
-
-    @property
-    def shared(self) -> str:
-        return listed(sorted({*self.in_reset, *self.in_step}))
+    def generators(self) -> str:
+        touched = {*self.in_reset, *self.in_step}
+        return listed(sorted(touched)) if touched else ""
 
 
-class Seeding:
-    """Plays the same and other seeds, in fresh and used instances, alone and together."""
+def make_reference(factory: EnvFactory, spec: ActionSpec, seconds: float) -> Reference:
+    """Played in a fresh instance, within the time that there is."""
+    env, until = CheckedEnv(factory), time.monotonic() + seconds
+    player = Player(env, spec, factory.request.seed)
+    before = generator_states()
+    records = [player.record()]
+    after_reset = generator_states()
+    while len(records) < RECORDS and (time.monotonic() < until or len(records) < MIN_RECORDS):
+        records.append(player.record())
+    env.discard()
+    in_reset = touched_generators(before, after_reset)
+    return Reference(records, in_reset, touched_generators(after_reset, generator_states()))
 
-    def __init__(self, subject: Subject, spec: ActionSpec, seconds: float) -> None:
-        self._subject, self._spec, self._seconds = subject, spec, seconds
-        self._seed = subject.request.seed
-        self._used: Instance | None = None
-        self.exact = False
-        """whether a second instance did the same, to the bit"""
 
-    def _player(self, instance: Instance, seed: int, actions: int = 0) -> Player:
-        return Player(instance, self._spec, seed, actions)
+def about_seeding(factory: EnvFactory, spec: ActionSpec, known: Reference) -> Iterator[Finding]:
+    """The reference against other instances, seeds and actions."""
+    seed, number = factory.request.seed, len(known.records)
+    env = CheckedEnv(factory)
 
-    def reference(self) -> Reference:
-        """Made in a fresh instance, within the time that there is."""
-        self._used = Instance(self._subject)
-        player, until = self._player(self._used, self._seed), time.monotonic() + self._seconds
-        before = states()
-        moments = [player.moment()]
-        begun = states()
-        while len(moments) < MOMENTS and (time.monotonic() < until or len(moments) < LEAST_MOMENTS):
-            moments.append(player.moment())
-        return Reference(moments, touched(before, begun), touched(begun, states()))
+    def play(of_seed: int, actions: int = 0, results: int = number) -> list[Record]:
+        return Player(env, spec, of_seed, actions).records(results)
 
-    def findings(self, known: Reference) -> Iterator[Finding]:
-        assert self._used is not None
-        fresh = Instance(self._subject)
-        again = self._player(fresh, self._seed).moments(len(known.moments))
-        where = difference(known.moments, again)
-        self.exact = where is None
-        if where and slightly(known.moments, again, ROUNDING):
-            yield _inexact(self._seed, where)
-        elif where:
-            yield _not_deterministic(self._seed, where, known, _seeded(fresh, self._seed))
+    again = play(seed)
+    if difference := first_difference(known.records, again):
+        facts = {"seed": seed, "difference": difference}
+        if drift_apart(known.records, again, ROUNDING):
+            yield RULES.found("seeding-inexact", **facts)
         else:
-            yield from self._compared(known, fresh, self._used)
-        fresh.leave()
-        self._used.leave()
-
-    def _compared(self, known: Reference, one: Instance, other: Instance) -> Iterator[Finding]:
-        """With two instances that have both played the reference."""
-        if known.in_reset or known.in_step:
-            yield _shares_generator(known)
-        number = len(known.moments)
-        self._player(one, self._seed + 1).moments(USED)
-        later = self._player(one, self._seed).moments(number)
-        leaks = difference(known.moments, later)
-        if leaks:
-            slight = slightly(known.moments, later, SETTLING)
-            yield (_drifting if slight else _leaking)(self._seed, leaks)
-        others = [self._player(other, self._seed + 2).moments(number)]
-        if not leaks:
-            beside, another = self._beside(number)
-            others.append(another)
-            if where := difference(known.moments, beside):
-                yield _influenced(where)
-        yield from self._about_seeds(known, others, clean=not leaks)
-        yield from self._about_actions(known, one)
-
-    def _beside(self, number: int) -> tuple[list[Moment], list[Moment]]:
-        """The reference's seed once more, while another instance plays another seed between."""
-        instances = Instance(self._subject), Instance(self._subject)
-        players = [self._player(instances[i], self._seed + i) for i in (0, 1)]
-        pairs = [(players[0].moment(), players[1].moment()) for _ in range(number)]
-        for instance in instances:
-            instance.leave()
-        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-    def _about_seeds(
-        self, known: Reference, others: list[list[Moment]], clean: bool
-    ) -> Iterator[Finding]:
-        if any(difference(known.moments, other) for other in others):
-            if clean:
-                said = "the same seed gives the same episodes, and other seeds give others"
-                yield Finding("ok", "seeding", said)
-            return
-        yield Finding(
-            "note",
-            "seeding",
-            f"{len(others) + 1} seeds gave the same {len(known.moments)} answers",
-            "that is right if nothing in it is random; else a policy learns one episode by heart",
-            "if it should be random, draw from self.np_random, which super().reset(seed=seed) "
-            "seeds, and from no generator with a seed of its own",
-        )
-
-    def _about_actions(self, known: Reference, instance: Instance) -> Iterator[Finding]:
-        other = self._player(instance, self._seed, 1).moments(len(known.moments))
-        if difference(known.moments, other) is None:
-            yield Finding(
-                "note",
-                "actions",
-                f"other actions gave the same {len(known.moments)} answers",
-                "where no action changes anything there is nothing to learn",
-                "see that step() uses its action",
-            )
+            yield RULES.found("seeding-differs", **facts, cause=_cause(known, env, seed))
+        env.discard()
+        return
+    if known.generators:
+        call = "reset" if known.in_reset else "step"
+        yield RULES.found("seeding-shared", call=call, generators=known.generators)
+    play(seed + 1, results=USED)
+    later = play(seed)
+    carried = first_difference(known.records, later)
+    others = [play(seed + 2)]
+    if carried:
+        drifts = drift_apart(known.records, later, SETTLING)
+        code = "seeding-drifts" if drifts else "seeding-carried-over"
+        yield RULES.found(code, seed=seed, difference=carried)
+    else:
+        beside, other = _side_by_side(factory, spec, number)
+        others.append(other)
+        if difference := first_difference(known.records, beside):
+            yield RULES.found("copies-interfere", difference=difference)
+    if not any(first_difference(known.records, other) for other in others):
+        yield RULES.found("seeding-constant", seeds=len(others) + 1, results=number)
+    elif not carried:
+        yield RULES.found("seeding-ok", results=number, others=", and other seeds give others")
+    if first_difference(known.records, play(seed, actions=1)) is None:
+        yield RULES.found("action-ignored", results=number)
+    env.discard()
 
 
-def _seeded(instance: Instance, seed: int) -> bool:
-    """Whether reset hands its seed to `gymnasium.Env.reset`; where nobody knows, it does."""
-    instance.reset(seed)
-    return getattr(instance.env.unwrapped, "_np_random_seed", seed) == seed
+def _side_by_side(
+    factory: EnvFactory, spec: ActionSpec, number: int
+) -> tuple[list[Record], list[Record]]:
+    """The reference's seed and the next one, in two instances stepped in turns."""
+    envs = CheckedEnv(factory), CheckedEnv(factory)
+    players = [Player(env, spec, factory.request.seed + i) for i, env in enumerate(envs)]
+    pairs = [(players[0].record(), players[1].record()) for _ in range(number)]
+    for env in envs:
+        env.discard()
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def _not_deterministic(seed: int, where: str, known: Reference, seeded: bool) -> Finding:
-    cause = "it draws from a generator without a seed, a clock, or something all instances share"
-    if known.in_reset or known.in_step:
-        cause = f"it draws from {known.shared}, which no seed of an episode reaches"
-    elif not seeded:
-        cause = "reset() does not call super().reset(seed=seed), which seeds self.np_random"
-    return Finding(
-        "wrong",
-        "seeding",
-        f"reset(seed={seed}) and the same actions, in two instances, gave different episodes: "
-        f"{where}; {cause}",
-        REPEAT,
-        OWN_GENERATOR,
-    )
+def _cause(known: Reference, env: CheckedEnv, seed: int) -> str:
+    """Why a second instance may have given another episode."""
+    if known.generators:
+        return f"it draws from {known.generators}, which no seed of an episode reaches"
+    env.reset(seed)
+    if getattr(env.env.unwrapped, "_np_random_seed", seed) != seed:
+        return "reset() does not call super().reset(seed=seed), which seeds self.np_random"
+    return "it draws from a generator without a seed, a clock, or something all instances share"
 
 
-def _inexact(seed: int, where: str) -> Finding:
-    return Finding(
-        "note",
-        "seeding",
-        f"reset(seed={seed}) and the same actions, in two instances, gave episodes that drift "
-        f"apart: {where}",
-        "nothing is learnt wrongly, but a run can't be repeated or resumed to the bit",
-        "where the simulator computes with threads or on a GPU, let it do so in one order",
-    )
+GENERATORS = {
+    "random": "Python's random",
+    "numpy": "numpy's np.random",
+    "torch": "torch's global generator",
+}
+"""Random generators that everything in a process shares."""
 
 
-def _shares_generator(known: Reference) -> Finding:
-    call = "reset()" if known.in_reset else "step()"
-    return Finding(
-        "risky",
-        "seeding",
-        f"{call} uses or seeds {known.shared}, which everything in the process shares",
-        "environments side by side, and whatever else draws from it, change each other's episodes",
-        OWN_GENERATOR,
-    )
+def generator_states() -> dict[str, Any]:
+    """What differs after one of them was used or seeded."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    legacy: Any = np.random.get_state(legacy=False)
+    states["numpy"] = (legacy["state"]["key"].tobytes(), legacy["state"]["pos"], legacy["gauss"])
+    if torch := sys.modules.get("torch"):
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return states
 
 
-def _leaking(seed: int, where: str) -> Finding:
-    return Finding(
-        "wrong",
-        "seeding",
-        f"reset(seed={seed}) in an instance that had been used gave another episode than in a "
-        f"fresh one: {where}",
-        "something is carried over from one episode to the next: a resumed run goes on otherwise, "
-        "and evaluations depend on what came before",
-        "set everything back in reset(), and seed every generator there",
-    )
-
-
-def _drifting(seed: int, where: str) -> Finding:
-    return Finding(
-        "note",
-        "seeding",
-        f"reset(seed={seed}) in an instance that had been used gave an episode that drifts away "
-        f"from that of a fresh one: {where}",
-        "nothing is learnt wrongly, but an open episode can't be replayed when a run is resumed, "
-        "and begins anew",
-        "make the simulator's world anew in reset(), not only what is in it",
-    )
-
-
-def _influenced(where: str) -> Finding:
-    return Finding(
-        "wrong",
-        "copies",
-        f"an episode came out otherwise while another instance was stepped beside it: {where}",
-        "a run steps many in one process, and each would learn from a world that others disturb",
-        "keep all state in self: no class attributes, module variables or global generators",
-    )
+def touched_generators(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Names of those that have changed."""
+    return [GENERATORS[name] for name in before if before[name] != after[name]]

@@ -1,7 +1,4 @@
-"""What one step returned against what the spaces promise: observation, reward, flags, mask, info.
-
-Each check yields faults; `findings_of` makes one finding of all faults of a kind.
-"""
+"""One result of reset() or step() against the spaces: observation, reward, flags, mask, info."""
 
 from __future__ import annotations
 
@@ -12,132 +9,180 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from ...envs.spaces import ACTION_MASK, ActionSpec
-from .acting import flattened, raw_mask
+from ...config.text import printable
+from ...envs.spaces import ActionSpec
+from ...rollout import Array
+from ..findings import Finding
 from .compare import brief
-from .environment import Answer, shown_kind
-from .finding import Finding, Level
-from .leaves import Fault, leaf_faults
+from .environment import StepResult, describe_type
+from .player import flat_mask, raw_mask
+from .rules import RULES
 
+ROUNDING = 1e-5
+"""By how much, relative to a bound, rounding may pass it."""
+SLIGHT = 0.1
+"""By how much, relative to its range, an observation may pass it without harm."""
 HUGE_INFO = 100_000
 """Bytes of an info that cost time at every step."""
 
 
-class Kind(NamedTuple):
-    """What is to be said of every fault of a kind."""
+class Fault(NamedTuple):
+    """A value that is not as it should be."""
 
-    level: Level
-    topic: str
-    why: str
-    fix: str
-
-
-STOPS = "a run ends at the first of these, with exit code 3"
-SPOILS = "one such number would spoil every weight, so a run ends at the first, with exit code 3"
-KINDS = {
-    "structure": Kind(
-        *("wrong", "observation", "the network is built for what the space says; the step fails"),
-        "return every part that observation_space names, and declare every part you return",
-    ),
-    "shape": Kind(
-        *("wrong", "observation", "the network is built for the declared shape; the step fails"),
-        "declare the shape that you return, or reshape before returning",
-    ),
-    "kind": Kind(
-        *("wrong", "observation", "it can't be stored as numbers of the space's kind"),
-        "return what the space describes, such as np.asarray(observation, np.float32)",
-    ),
-    "rounded": Kind(
-        *("wrong", "observation", "stored as whole numbers they lose what is after the point"),
-        "declare a Box of np.float32, or return whole numbers",
-    ),
-    "nan": Kind(
-        *("wrong", "observation", SPOILS),
-        "find the division, root or logarithm that makes it, and bound its argument",
-    ),
-    "choice": Kind(
-        *("wrong", "observation", STOPS),
-        "make the Discrete as large as the largest value, and mind its start",
-    ),
-    "outside": Kind(
-        *("risky", "observation", "whatever scales or clips by the bounds is misled by them"),
-        "widen low and high of the Box (np.inf if you do not know), or clip the observation",
-    ),
-    "near": Kind(
-        *("note", "observation", "it is not by much, and Paceline does not scale by the bounds"),
-        "widen low and high of the Box a little",
-    ),
-    "dtype": Kind(
-        *("note", "observation", "it is converted at every step, which takes a little time"),
-        "return the type that the space declares, best np.float32 (np.uint8 for images)",
-    ),
-    "undeclared": Kind(
-        *("note", "observation", "parts that the space does not name are never seen"),
-        "add them to observation_space, or leave them out",
-    ),
-    "reward": Kind(
-        *("wrong", "reward", "there is nothing to learn from what is not a number"),
-        "return a float",
-    ),
-    "reward nan": Kind(
-        *("wrong", "reward", SPOILS),
-        "find the division, root or logarithm that makes it, and bound its argument",
-    ),
-    "reward array": Kind(
-        *("risky", "reward", "libraries disagree about an array that stands for a number"),
-        "return float(reward)",
-    ),
-    "flag": Kind(
-        *("wrong", "flags", "whatever is not 0 counts as true, so that episodes end by accident"),
-        "return bool(…) for both terminated and truncated",
-    ),
-    "flag type": Kind(
-        *("note", "flags", "Paceline takes it for what it means; other libraries may not"),
-        "return bool(…) for both terminated and truncated",
-    ),
-    "mask length": Kind(
-        *("wrong", "mask", "it can't say which actions are allowed; the step fails"),
-        "give one entry for each action, 1 where it is allowed",
-    ),
-    "mask empty": Kind(
-        *("wrong", "mask", "where nothing is allowed, everything is: forbidden actions are taken"),
-        "allow at least one action in every state, or end the episode there",
-    ),
-    "info": Kind(
-        *("note", "info", "making it takes time at every step, and nobody reads it"),
-        "put large things into info only when they are asked for",
-    ),
-}
+    code: str
+    """of its rule"""
+    place: str
+    """which part of the observation, or which flag"""
+    facts: dict[str, Any]
 
 
-def faults(answer: Answer, space: gym.Space[Any], spec: ActionSpec, over: bool) -> Iterator[Fault]:
-    """What is not as it should be; `over` where the episode has ended with it."""
-    yield from leaf_faults(space, answer.obs)
-    yield from _reward_faults(answer.reward)
+class FaultCounter:
+    """The faults of many results: of each code and place the first, and how often it was seen."""
+
+    def __init__(self, *ignored: str) -> None:
+        """Faults with `ignored` codes are not counted."""
+        self._ignored = ignored
+        self._first: dict[tuple[str, str], tuple[Fault, int]] = {}
+        self._times: Counter[tuple[str, str]] = Counter()
+
+    def add(self, fault: Fault, step: int) -> None:
+        """`step` counts from the reset, which is 0."""
+        if fault.code not in self._ignored:
+            key = fault.code, fault.place
+            self._first.setdefault(key, (fault, step))
+            self._times[key] += 1
+
+    def findings(self, results: int) -> Iterator[Finding]:
+        for key, (fault, step) in self._first.items():
+            if fault.code == "observation-near" and ("observation-outside", key[1]) in self._first:
+                continue
+            times = self._times[key]
+            seen = f"first at step {step} of an episode" if step else "after reset"
+            if times > 1:
+                seen += f"; {times:,} times in {results:,} results"
+            facts = {**fault.facts, "place": fault.place, "step": step, "seen": seen}
+            yield RULES.found(fault.code, **facts)
+
+
+def faults(result: StepResult, space: gym.Space[Any], spec: ActionSpec, over: bool) -> list[Fault]:
+    """`over` where the episode has ended with this result."""
+    found = [*observation_faults(space, result.obs), *_reward_faults(result.reward)]
     for name in ("terminated", "truncated"):
-        yield from _flag_faults(name, getattr(answer, name))
-    yield from _mask_faults(answer, spec, over)
-    if (size := _size(answer.info)) > HUGE_INFO:
-        yield Fault("info", "", f"info holds {size / 1e6:.1f} MB")
+        found += _flag_faults(name, getattr(result, name))
+    found += _mask_faults(result, spec, over)
+    if (size := _bytes(result.info)) > HUGE_INFO:
+        found.append(Fault("info-large", "", {"megabytes": size / 1e6}))
+    return found
+
+
+def observation_faults(space: gym.Space[Any], obs: Any, place: str = "") -> Iterator[Fault]:
+    """Of an observation, or of the part of it at `place`."""
+    what = f"observation{place}" if place else "the observation"
+    if isinstance(space, gym.spaces.Dict):
+        if not isinstance(obs, Mapping):
+            facts = {"what": what, "value": describe_type(obs), "expected": "a dict"}
+            yield Fault("observation-structure", place, facts)
+            return
+        if missing := [key for key in space if key not in obs]:
+            yield Fault("observation-missing", place, {"what": what, "key": repr(missing[0])})
+        if more := [key for key in obs if key not in space.spaces]:
+            yield Fault("observation-undeclared", place, {"what": what, "key": repr(more[0])})
+        for key, part in space.items():
+            if key in obs:
+                yield from observation_faults(part, obs[key], f"{place}[{key!r}]")
+    elif isinstance(space, gym.spaces.Tuple):
+        if not isinstance(obs, (tuple, list)) or len(obs) != len(space):
+            facts = {"value": describe_type(obs), "expected": f"a tuple of {len(space)}"}
+            yield Fault("observation-structure", place, {"what": what, **facts})
+            return
+        for position, (part, value) in enumerate(zip(space, obs, strict=True)):
+            yield from observation_faults(part, value, f"{place}[{position}]")
+    elif not _clearly_right(space, obs):
+        for code, facts in _array_faults(space, obs):
+            yield Fault(code, place, {"what": what, **facts})
+
+
+def _clearly_right(space: gym.Space[Any], obs: Any) -> bool:
+    """Quick, for images."""
+    if not isinstance(space, gym.spaces.Box) or not isinstance(obs, np.ndarray):
+        return False
+    if obs.dtype != space.dtype or obs.shape != space.shape:
+        return False
+    within = bool((obs >= space.low).all() and (obs <= space.high).all())
+    return within and (obs.dtype.kind != "f" or bool(np.isfinite(obs).all()))
+
+
+def _array_faults(space: gym.Space[Any], obs: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Codes and facts for an observation that is one array or number."""
+    value = {"value": brief(obs)}
+    try:
+        array = np.asarray(obs)
+    except ValueError:  # lists of unequal lengths
+        yield "observation-type", {**value, "type": "list", "space": brief_space(space)}
+        return
+    floats = array.dtype.kind == "f"
+    whole = not isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary))
+    if array.dtype.kind not in "biuf":
+        facts = {"type": str(array.dtype), "space": brief_space(space)}
+        yield "observation-type", {**value, **facts}
+    elif array.shape != space.shape:
+        yield "observation-shape", {"shape": str(array.shape), "expected": str(space.shape)}
+    elif floats and not np.isfinite(array).all():
+        yield "observation-nan", value
+    elif isinstance(space, gym.spaces.Box):
+        yield from _box_faults(space, obs, array)
+    elif floats and whole:
+        facts = {"type": str(array.dtype), "space": brief_space(space)}
+        yield "observation-type", {**value, **facts}
+    else:
+        low = np.asarray(getattr(space, "start", 0))
+        sizes = getattr(space, "n", 2) if space.shape == () else getattr(space, "nvec", 2)
+        if (array < low).any() or (array >= low + np.asarray(sizes)).any():
+            yield "observation-choice", {**value, "space": brief_space(space)}
+
+
+def _box_faults(
+    space: gym.spaces.Box, obs: Any, array: Array
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    dtype = np.dtype(space.dtype)
+    whole = dtype.kind in "iub"
+    if whole and array.dtype.kind == "f" and (array != np.rint(array)).any():
+        yield "observation-fraction", {"value": brief(obs), "dtype": str(dtype)}
+        return
+    low, high = space.low.astype(float), space.high.astype(float)
+    below = array < low - ROUNDING * np.maximum(1, np.abs(low))
+    above = array > high + ROUNDING * np.maximum(1, np.abs(high))
+    if (below | above).any():
+        at = tuple(int(i) for i in np.argwhere(below | above)[0])
+        value, least, most = (float(numbers[at]) for numbers in (array, low, high))
+        entry = at[0] if len(at) == 1 else at
+        slight = max(least - value, value - most) <= SLIGHT * (most - least)
+        facts = {"value": value, "entry": entry, "low": least, "high": most}
+        with np.errstate(invalid="ignore"):
+            wraps = whole and bool((array.astype(dtype) != array).any())
+        if wraps:
+            yield "observation-choice", {"value": brief(obs), "space": brief_space(space)}
+        else:
+            yield "observation-near" if slight else "observation-outside", facts
+    is_array = isinstance(obs, (np.ndarray, np.generic))
+    if array.dtype != dtype or not is_array:
+        name = str(array.dtype) if is_array else type(obs).__name__
+        yield "observation-dtype", {"type": name, "dtype": str(dtype)}
 
 
 def _reward_faults(reward: Any) -> Iterator[Fault]:
-    if getattr(reward, "shape", ()) != ():
-        shape = tuple(reward.shape)
-        if np.prod(shape) == 1:
-            yield Fault("reward array", "", f"the reward is an array of shape {shape}")
-        else:
-            yield Fault("reward", "", f"the reward is an array of shape {shape}")
+    shape = tuple(getattr(reward, "shape", ()))
+    if shape:
+        code = "reward-array" if np.prod(shape) == 1 else "reward-type"
+        yield Fault(code, "", {"value": f"an array of shape {shape}"})
         return
     try:
-        number = float(reward)
-        if isinstance(reward, str):
-            raise TypeError
+        number = float("text" if isinstance(reward, str) else reward)
     except (TypeError, ValueError):
-        yield Fault("reward", "", f"the reward is {brief(reward)}, {_kind_of(reward)}")
+        yield Fault("reward-type", "", {"value": f"{brief(reward)}, {_type(reward)}"})
         return
     if not np.isfinite(number):
-        yield Fault("reward nan", "", f"the reward is {number}")
+        yield Fault("reward-nan", "", {"value": str(number)})
 
 
 def _flag_faults(name: str, flag: Any) -> Iterator[Fault]:
@@ -145,67 +190,50 @@ def _flag_faults(name: str, flag: Any) -> Iterator[Fault]:
         return
     try:
         value = np.asarray(flag)
-        plain = value.size == 1 and value.item() in (0, 1)
+        zero_or_one = value.size == 1 and value.item() in (0, 1)
     except (TypeError, ValueError):
-        plain = False
-    said = f"{name} is {brief(flag)}, {_kind_of(flag)}, and not a bool"
-    yield Fault("flag type" if plain else "flag", name, said)
+        zero_or_one = False
+    facts = {"value": f"{brief(flag)}, {_type(flag)}"}
+    yield Fault("flag-type" if zero_or_one else "flag-value", name, facts)
 
 
-def _mask_faults(answer: Answer, spec: ActionSpec, over: bool) -> Iterator[Fault]:
-    mask = raw_mask(answer.obs, answer.info)
+def _mask_faults(result: StepResult, spec: ActionSpec, over: bool) -> Iterator[Fault]:
+    mask = raw_mask(result)
     if mask is None or not spec.choices:
         return
-    wanted = sum(spec.choices)
+    actions = sum(spec.choices)
     try:
-        flat = flattened(mask)
+        flat = flat_mask(mask)
     except (TypeError, ValueError):
-        yield Fault("mask length", "", f"{ACTION_MASK} is {brief(mask)}")
+        yield Fault("mask-length", "", {"entries": brief(mask), "actions": actions})
         return
-    if len(flat) != wanted:
-        said = f"{ACTION_MASK} has {len(flat)} entries, and there are {wanted} actions"
-        yield Fault("mask length", "", said)
+    if len(flat) != actions:
+        yield Fault("mask-length", "", {"entries": f"{len(flat)} entries", "actions": actions})
     elif not over and not np.logical_or.reduceat(flat, np.cumsum((0, *spec.choices[:-1]))).all():
-        yield Fault("mask empty", "", f"{ACTION_MASK} allows no action at all")
+        yield Fault("mask-empty", "", {})
 
 
-def _size(value: Any, depth: int = 3) -> int:
-    """Bytes of what is large in an info."""
+def _bytes(value: Any, depth: int = 3) -> int:
+    """Of what is large in an info."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, Mapping) and depth:
-        return sum(_size(part, depth - 1) for part in value.values())
+        return sum(_bytes(part, depth - 1) for part in value.values())
     if isinstance(value, (list, tuple)):
-        return 8 * len(value) + sum(_size(part, depth - 1) for part in value[:10] if depth)
+        return 8 * len(value) + sum(_bytes(part, depth - 1) for part in value[:10] if depth)
     return int(getattr(value, "nbytes", 0))
 
 
-def _kind_of(value: Any) -> str:
-    return shown_kind(value) if hasattr(value, "shape") else f"of type {type(value).__name__}"
+def _type(value: Any) -> str:
+    return describe_type(value) if hasattr(value, "shape") else f"of type {type(value).__name__}"
 
 
-class Faults:
-    """The faults of many steps: of each kind and place the first, and how often it was seen."""
-
-    def __init__(self, *ignored: str) -> None:
-        """Kinds that are `ignored` are not to be told."""
-        self._ignored = ignored
-        self._first: dict[tuple[str, str], tuple[Fault, str]] = {}
-        self._times: Counter[tuple[str, str]] = Counter()
-
-    def note(self, fault: Fault, when: str) -> None:
-        if fault.kind in self._ignored:
-            return
-        key = fault.kind, fault.place
-        self._first.setdefault(key, (fault, when))
-        self._times[key] += 1
-
-    def findings(self, answers: int) -> Iterator[Finding]:
-        for key, (fault, when) in self._first.items():
-            if fault.kind == "near" and ("outside", fault.place) in self._first:
-                continue
-            kind, more = KINDS[fault.kind], self._times[key] - 1
-            times = "once" if more == 1 else f"{more:,} times"
-            again = f", and {times} more in {answers:,} answers" if more else ""
-            said = f"{fault.text} ({when}{again})"
-            yield Finding(kind.level, kind.topic, said, kind.why, kind.fix)
+def brief_space(space: Any) -> str:
+    """`Box(4,) float32`, `Discrete(2)`, `Dict(a: …, b: …)`"""
+    if isinstance(space, gym.spaces.Box):
+        return f"Box{space.shape} {space.dtype}"
+    if isinstance(space, gym.spaces.Dict):
+        return f"Dict({', '.join(f'{key}: {brief_space(part)}' for key, part in space.items())})"
+    if isinstance(space, gym.spaces.Tuple):
+        return f"Tuple({', '.join(map(brief_space, space))})"
+    return printable(str(space))
