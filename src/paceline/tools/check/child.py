@@ -1,6 +1,7 @@
 """The process in which the environment lives: it examines or measures, and reports as it goes.
 
-Messages go out as lines of JSON, one object with one key each: `progress`, `finding`, `facts`, `reference`, `measured`, `refused`, `done`.
+Messages go out as lines of JSON, one object with one key each: `progress`, `finding`, `facts`,
+`reference`, `measured`, `refused`, `done`.
 """
 
 from __future__ import annotations
