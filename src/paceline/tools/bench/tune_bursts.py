@@ -16,7 +16,7 @@ import numpy as np
 from ...cli.console import clock
 from ...envs.source import EnvInfo
 from ...rollout import Rollout
-from ..check.acting import drawn
+from ..check.player import random_actions
 from .metrics import Lines, measure, read_metrics
 from .runs import Cell, RunFailed, run_cell
 from .tune_model import Shape
@@ -98,7 +98,7 @@ def time_env_row(env_info: EnvInfo, seed: int, num_envs: int, seconds: float) ->
         while time.perf_counter() < until or not rows:
             out.start_next()
             mask = obs_spec.split(out.obs[0])["mask"] if obs_spec.mask else None
-            actions = columns.adapt(drawn(draw, env_info.act_spec, mask, num_envs))
+            actions = columns.adapt(random_actions(draw, env_info.act_spec, mask, num_envs))
             began = time.perf_counter()
             columns.step(0, actions, out)
             spent += time.perf_counter() - began
