@@ -43,6 +43,7 @@ def case(log_ratio, advantage, *, value=0.0, returns=0.0, old_value=0.0, entropy
 
 
 def terms(algorithm, prediction, rows, remaining=1.0):
+    """The loss of each row, and the metrics by name."""
     loss, values = algorithm.loss(prediction, rows, remaining)
     return loss, dict(zip(algorithm.metrics, values, strict=True))
 
@@ -52,7 +53,15 @@ def close(tensor, expected):
     torch.testing.assert_close(tensor.detach(), expected, rtol=1e-12, atol=1e-12)
 
 
+def logp_gradient(algorithm, prediction, rows):
+    """Of the weighted sum of the loss."""
+    loss, _ = terms(algorithm, prediction, rows)
+    (loss * rows.weight).sum().backward()
+    return prediction.logp.grad
+
+
 PLAIN = PPO(clip=0.2, normalize_advantage="none")
+each_kind = pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
 
 
 def test_ppo_at_ratio_one_is_minus_the_advantage():
@@ -74,12 +83,11 @@ def test_ppo_at_ratio_one_is_minus_the_advantage():
     ],
 )
 def test_ppo_clips_only_where_the_policy_would_gain(ratio, advantage, expected, moves):
-    prediction, rows = case([math.log(ratio)], [advantage])
-    loss, seen = terms(PLAIN, prediction, rows)
+    rows = case([math.log(ratio)], [advantage])
+    _, seen = terms(PLAIN, *rows)
     close(seen["policy_loss"], [expected])
     close(seen["clip_frac"], [float(not 0.8 <= ratio <= 1.2)])
-    loss.sum().backward()
-    close(prediction.logp.grad, [-advantage * ratio if moves else 0.0])
+    close(logp_gradient(PLAIN, *rows), [-advantage * ratio if moves else 0.0])
 
 
 numbers = st.floats(-3, 3, allow_subnormal=False)
@@ -93,8 +101,8 @@ numbers = st.floats(-3, 3, allow_subnormal=False)
 def test_ppo_gradient_is_that_of_the_textbook_minimum(pairs, clip):
     log_ratio, advantage = (list(column) for column in zip(*pairs, strict=True))
     prediction, rows = case(log_ratio, advantage)
-    loss, seen = terms(PPO(clip=clip, normalize_advantage="none"), prediction, rows)
-    loss.sum().backward()
+    algorithm = PPO(clip=clip, normalize_advantage="none")
+    _, seen = terms(algorithm, prediction, rows)
 
     logp = prediction.logp.detach().clone().requires_grad_()
     ratio = torch.exp(logp - rows.logp)
@@ -102,7 +110,7 @@ def test_ppo_gradient_is_that_of_the_textbook_minimum(pairs, clip):
     textbook = -torch.min(ratio * rows.advantage, limited * rows.advantage)
     textbook.sum().backward()
     close(seen["policy_loss"], textbook.detach())
-    close(prediction.logp.grad, logp.grad)
+    close(logp_gradient(algorithm, prediction, rows), logp.grad)
 
 
 @settings(deadline=None)
@@ -123,7 +131,7 @@ def test_value_loss_is_half_the_squared_error_times_its_weight(algorithm):
     close(loss, [0.5 * 4.5, 0.5 * 8.0])
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+@each_kind
 def test_vf_coef_scales_the_value_loss_and_nothing_else(kind):
     prediction, rows = case([0.0], 3.0, value=[1.0], returns=[4.0])
     without, _ = terms(kind(vf_coef=0.0, normalize_advantage="none"), prediction, rows)
@@ -131,7 +139,7 @@ def test_vf_coef_scales_the_value_loss_and_nothing_else(kind):
     close(twice - without, [2.0 * 4.5])
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+@each_kind
 def test_entropy_is_a_bonus(kind):
     """A more random policy must cost less: the loss falls by coefficient × entropy."""
     algorithm = kind(entropy_coef=0.5, normalize_advantage="none")
@@ -185,51 +193,42 @@ def test_an_annealed_entropy_bonus_falls_with_what_remains_of_the_run():
 @pytest.mark.parametrize("kind", [A2C, IMPALA])
 def test_without_clipping_the_loss_is_minus_log_probability_times_advantage(kind):
     """Of IMPALA too: the ratio is in its advantage already, as a constant."""
-    prediction, rows = case([0.5, -0.25], [2.0, -3.0])
-    loss, seen = terms(kind(vf_coef=0.0), prediction, rows)
-    logp = [-1.25 + 0.5, -1.25 - 0.25]
-    close(seen["policy_loss"], [-logp[0] * 2.0, logp[1] * 3.0])
-    loss.sum().backward()
-    close(prediction.logp.grad, [-2.0, 3.0])
+    algorithm, rows = kind(vf_coef=0.0), case([0.5, -0.25], [2.0, -3.0])
+    _, seen = terms(algorithm, *rows)
+    close(seen["policy_loss"], [-(-1.25 + 0.5) * 2.0, (-1.25 - 0.25) * 3.0])
+    close(logp_gradient(algorithm, *rows), [-2.0, 3.0])
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
-def test_minibatch_normalisation_uses_only_rows_that_count(kind):
+@each_kind
+def test_minibatch_normalization_uses_only_rows_that_count(kind):
     algorithm = kind(normalize_advantage="minibatch", vf_coef=0.0)
     counted = [1.0, 2.0, 6.0]
     mean = sum(counted) / 3
     deviation = (sum((a - mean) ** 2 for a in counted) / 3) ** 0.5
     weight = [1.0, 0.0, 1.0, 1.0, 0.0]
     prediction, rows = case([0.0] * 5, [1.0, 1e6, 2.0, 6.0, -1e9], weight=weight)
-    loss, _ = terms(algorithm, prediction, rows)
-    (loss * rows.weight).sum().backward()
-    expected = [-(a - mean) / (deviation + 1e-8) for a in counted]
-    found = prediction.logp.grad[rows.weight > 0]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
-    assert (prediction.logp.grad[rows.weight == 0] == 0).all()
+    gradient = logp_gradient(algorithm, prediction, rows)
+    close(gradient[rows.weight > 0], [-(a - mean) / (deviation + 1e-8) for a in counted])
+    assert (gradient[rows.weight == 0] == 0).all()
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+@each_kind
 @pytest.mark.parametrize("weight", [[1.0], [0.0, 1.0, 0.0]])
 def test_the_only_row_that_counts_keeps_its_advantage(kind, weight):
-    """It is its own mean: normalised, it would be 0, and the policy would never learn."""
+    """It is its own mean: normalized, it would be 0, and the policy would never learn."""
     algorithm = kind(normalize_advantage="minibatch", vf_coef=0.0)
-    prediction, rows = case([0.0] * len(weight), 3.0, weight=weight)
-    loss, _ = terms(algorithm, prediction, rows)
-    (loss * rows.weight).sum().backward()
-    close(prediction.logp.grad, [-3.0 * w for w in weight])
+    gradient = logp_gradient(algorithm, *case([0.0] * len(weight), 3.0, weight=weight))
+    close(gradient, [-3.0 * w for w in weight])
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
-def test_minibatch_normalisation_without_a_row_that_counts_teaches_nothing(kind):
+@each_kind
+def test_minibatch_normalization_without_a_row_that_counts_teaches_nothing(kind):
     algorithm = kind(normalize_advantage="minibatch")
-    prediction, rows = case([0.0, 0.0], [3.0, -1.0], weight=0.0)
-    loss, _ = terms(algorithm, prediction, rows)
-    (loss * rows.weight).sum().backward()
-    close(prediction.logp.grad, [0.0, 0.0])
+    gradient = logp_gradient(algorithm, *case([0.0, 0.0], [3.0, -1.0], weight=0.0))
+    close(gradient, [0.0, 0.0])
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+@each_kind
 def test_two_streams_of_value_add_their_errors(kind):
     prediction, rows = case([0.0], 0.0)
     prediction = Prediction(prediction.logp, prediction.entropy, torch.tensor([[1.0, 5.0]]))

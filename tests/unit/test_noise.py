@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.policy.distributions import Categorical, Gaussian, gumbel, normal, uniforms
 
-HEADS = {
-    "categorical": Categorical(3),
-    "gaussian": Gaussian(3),
-}
+DISTRIBUTIONS = {"categorical": Categorical(3), "gaussian": Gaussian(3)}
 
 
 @settings(deadline=None)
@@ -32,10 +29,10 @@ def test_a_column_gets_the_same_numbers_in_whatever_block_it_is_drawn(
     np.testing.assert_array_equal(whole[before : before + columns], block)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_heads_draw_the_same_noise_for_a_column_in_whatever_block(head):
-    whole = HEADS[head].noise(5, 2, 0, 7, 11)
-    block = HEADS[head].noise(5, 2, 3, 2, 11)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions_draw_the_same_noise_for_a_column_in_whatever_block(name):
+    whole = DISTRIBUTIONS[name].noise(5, 2, 0, 7, 11)
+    block = DISTRIBUTIONS[name].noise(5, 2, 3, 2, 11)
     assert whole.shape == (11, 7, 3)
     assert whole.dtype == np.float32
     np.testing.assert_array_equal(whole[:, 3:5], block)
@@ -105,10 +102,10 @@ def test_normal_noise_has_the_moments_of_a_normal_distribution():
 
 
 def test_gumbel_samples_follow_the_softmax_of_the_logits():
-    head, rows = HEADS["categorical"], 200_000
+    distribution, rows = DISTRIBUTIONS["categorical"], 200_000
     logits = np.tile(np.float32([0.0, 1.0, -1.0]), (rows, 1))
     action = np.empty(rows, np.int64)
-    head.sample(logits, head.noise(9, 0, 0, 1, rows)[:, 0], action)
+    distribution.sample(logits, distribution.noise(9, 0, 0, 1, rows)[:, 0], action)
     probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
     counts = np.bincount(action, minlength=3) / rows
     errors = np.sqrt(probabilities * (1 - probabilities) / rows)

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..storage.compiler_cache import CACHE, compiled_cache, wanted_compiler
 
-Compiled = Callable[..., list[Tensor]]
+TensorFunction = Callable[..., list[Tensor]]
 COMPILER_TIMEOUT = 900.0
 """Seconds after which a C++ compiler counts as hung; on a busy machine it takes 1–2 minutes."""
 DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -28,7 +28,7 @@ NEEDED_BYTES = 2**24
 """Disk space of a compiled step, including the compiler's temporary files."""
 
 
-def compiled(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Compiled:
+def inductor_compile(function: TensorFunction, inputs: list[Tensor]) -> TensorFunction:
     """Trace `function` and compile it for the shapes of `inputs` only.
 
     Calls Inductor directly: `torch.compile` checks guards at every call, which takes longer than

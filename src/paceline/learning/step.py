@@ -20,7 +20,7 @@ from ..policy.prediction import Prediction
 from ..rollout import Array, Rollout
 from .algorithms import Algorithm, Losses
 from .batch import Rows
-from .compiler import Compiled, compiled, scalar
+from .compiler import TensorFunction, inductor_compile, scalar
 from .optimizers import Optimizer
 
 
@@ -136,9 +136,9 @@ class Step:
         self.buffer = flat.weights.new_zeros(self._size + len(self.names))
         self.moments = [share(torch.zeros_like(flat.weights)) for _ in range(optimizer.moments)]
         self.count = 0
-        self._compiled_gradient: Compiled | None = None
-        self._compiled_apply: Compiled | None = None
-        self._compiled_fused: Compiled | None = None
+        self._compiled_gradient: TensorFunction | None = None
+        self._compiled_apply: TensorFunction | None = None
+        self._compiled_fused: TensorFunction | None = None
         self._structure: Rows | None = None
         """rows whose structure the step is compiled for"""
         gradients = flat.layout.views(self.buffer[: self._size])
@@ -205,12 +205,12 @@ class Step:
         one, self._structure = scalar(1.0), rows
         if fused:
             inputs = [one, one, one, self._flat.weights, *self.moments, *rows.tensors()]
-            self._compiled_fused = compiled(functionalize(self._pure_fused), inputs)
+            self._compiled_fused = inductor_compile(functionalize(self._pure_fused), inputs)
             return
         inputs = [self._flat.weights, one, *rows.tensors()]
-        self._compiled_gradient = compiled(self._pure_gradient, inputs)
+        self._compiled_gradient = inductor_compile(self._pure_gradient, inputs)
         inputs = [one, one, self.buffer, self._target, *self.moments]
-        self._compiled_apply = compiled(functionalize(self._pure_apply), inputs)
+        self._compiled_apply = inductor_compile(functionalize(self._pure_apply), inputs)
 
     def metric_mean(self, metric: str) -> float:
         """A metric's mean over the minibatch whose gradient is in the buffer."""
