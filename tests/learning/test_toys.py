@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from saved_runs import PLAIN
 
 import paceline
 
@@ -22,20 +23,11 @@ each_algorithm = pytest.mark.parametrize(
 def trained(tmp_path, env_id, kwargs=None, **options):
     """Run `paceline.train` to its end; returns the policy and the directory's last report."""
     folder = tmp_path / "run"
+    env = {"kwargs": kwargs or {}}
     config = paceline.Config(
-        env_id=env_id,
-        preset="none",
-        env={"kwargs": kwargs or {}},
-        output_dir=str(folder),
-        track="none",
-        device="cpu",
-        threads=1,
-        compile="off",
-        eval_episodes=1,
-        **options,
+        env_id=env_id, env=env, output_dir=str(folder), eval_episodes=1, **PLAIN, **options
     )
-    for report in paceline.train(config):
-        last = report
+    *_, last = paceline.train(config)
     return paceline.load(folder), last
 
 
