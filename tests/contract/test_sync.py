@@ -241,7 +241,7 @@ def test_metrics_are_added_up_and_every_episode_arrives_once(together, backend, 
     assert together(reduced_of, size, backend) == [expected] * size
 
 
-def test_alone_everything_is_agreed_already():
+def test_the_sync_of_one_process_is_a_no_op():
     sync, tensor = Local(), torch.tensor([1.5, -2.0])
     sync.sum(tensor)
     assert tensor.tolist() == [1.5, -2.0] and sync.share(tensor) is tensor
@@ -322,7 +322,7 @@ def lost_of(place, rank, size, backend, timeout, how, hosts=None):
         if rank == 1:
             how()
         began = time.monotonic()
-        said = "nobody is missed"
+        said = "no rank was lost"
         try:
             sync.sum(one)
         except LostRank as error:
@@ -386,13 +386,13 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(together, backend, how):
 @pytest.mark.sampled(2)
 @shared
 @pytest.mark.parametrize("how", [leave, stop])
-def test_a_rank_that_is_lost_is_missed_by_all_hosts(together, how):
+def test_a_rank_that_is_lost_is_noticed_by_all_hosts(together, how):
     """Rank 1 is not the first of its host; those of the other learn of it from who leaves next."""
     found = together(lost_of, 4, "auto", 1.5, how, "aabb", absent=(1,), within=20)
     named, said, _ = found[0]
     assert named, said
     for _, said, took in found[2:]:
-        assert said != "nobody is missed"
+        assert said != "no rank was lost"
         assert took < 5.0
 
 
@@ -463,7 +463,7 @@ def apart_of(place, rank, size):
 
 
 @shared
-def test_ranks_that_no_longer_do_the_same_are_told_so(together):
+def test_ranks_that_exchange_different_sizes_fail(together):
     first, second = together(apart_of, 2)
     assert "rank 1 exchanges 44 bytes, and rank 0 40" in first
     assert "rank 0 exchanges 40 bytes, and rank 1 44" in second

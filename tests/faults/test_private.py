@@ -98,7 +98,7 @@ except OSError as error:
 
 
 @root
-def test_a_stranger_at_the_channel_of_ranks_is_sent_away_and_stops_nobody(shell):
+def test_another_user_who_connects_to_the_launcher_is_refused_and_blocks_nothing(shell):
     """One that connects and stays silent would have stopped the console, and Ctrl-C with it."""
     before = abstract_names()
     command = Command(shell, *COMMANDS["ranks"], prefix=PACELINE)
@@ -115,7 +115,7 @@ def test_a_stranger_at_the_channel_of_ranks_is_sent_away_and_stops_nobody(shell)
 
 
 @root
-def test_a_rank_does_not_take_orders_from_a_stranger():
+def test_a_rank_does_not_connect_to_a_launcher_of_another_user():
     """Who listens under the name of a launcher that has gone could send it anything."""
     name = f"paceline-test-{os.getpid()}"
     code = (
@@ -131,7 +131,7 @@ def test_a_rank_does_not_take_orders_from_a_stranger():
             stranger.kill()
 
 
-def test_ones_own_process_is_heard():
+def test_a_process_of_the_same_user_is_accepted():
     listener = Listener(1)
     try:
         ours = connect(listener.address)
@@ -162,7 +162,7 @@ def test_a_message_that_is_never_finished_ends_its_channel_only(monkeypatch):
 @pytest.mark.parametrize(
     "content", [b"somebody's diary\n" * 9, b"\x00" * 64], ids=["text", "zeros"]
 )
-def test_ranks_do_not_meet_at_somebody_elses_file(shell, content):
+def test_a_rendezvous_file_that_is_not_a_store_is_refused_and_left_alone(shell, content):
     file = shell.folder / "diary"
     file.write_bytes(content)
     flags = ("--ranks", "2", "--init-method", f"file://{file}", "--total-iters", "2")

@@ -206,7 +206,7 @@ def test_auto_with_environments_per_worker_is_one_worker_per_cpu(monkeypatch):
     assert (config.num_workers, config.num_envs) == (3, 15)
 
 
-def test_bound_gives_back_what_it_took():
+def test_bound_restores_the_affinity():
     before = os.sched_getaffinity(0)
     with bound(CPUS[:1]):
         assert os.sched_getaffinity(0) == {CPUS[0]}
