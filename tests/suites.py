@@ -1,7 +1,7 @@
-"""The environment suites as anyone else steps them: oracles for tests, made without Paceline.
+"""Oracles for tests: the environment suites stepped without Paceline. B = columns.
 
-B = columns. An oracle's row is what a rollout should hold: observations [B, ...] as stored, then
-rewards, terminated, truncated, valid and first, each [B].
+`step` returns what a row of a rollout should hold: observations [B, ...] as stored, then rewards,
+terminated, truncated, valid and first, each [B].
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paceline.envs.suites.atari import SEED_EVERY
 
 
 class Episodic:
-    """Columns that are given a seed for each episode, and reset in a row of its own."""
+    """Every episode has a seed and is begun in a row of its own."""
 
     def __init__(self, columns, seed, first_column, action=None):
         self.action = action or (lambda drawn: drawn)
@@ -69,7 +69,7 @@ class Singles(Episodic):
 
 
 class Fresh(Singles):
-    """A new one for every episode, where they keep something of the last."""
+    """A new environment for every episode, where a reset keeps something of the last."""
 
     def __init__(self, make, *arguments, **options):
         super().__init__(make, *arguments, **options)
@@ -82,21 +82,21 @@ class Fresh(Singles):
 
 
 class Ale(Episodic):
-    """A vector environment of ALE's with one game each, so that none can disturb another.
+    """ALE's vector environment with one game each, so that none can disturb another.
 
-    The first of `generation` episodes is given a seed, and those after it follow by themselves.
+    One episode in `seed_every` is seeded.
     """
 
-    def __init__(self, game, options, columns, seed, first_column, generation=SEED_EVERY):
+    def __init__(self, game, options, columns, seed, first_column, seed_every=SEED_EVERY):
         from ale_py.vector_env import AtariVectorEnv
 
         super().__init__(columns, seed, first_column)
-        self.generation = generation
+        self.seed_every = seed_every
         ours = {"stack_num": 1, "reward_clipping": False, "num_threads": 1}
         self.envs = [AtariVectorEnv(game, 1, **ours | options) for _ in range(columns)]
 
     def begin(self, i):
-        if self.episode[i] % self.generation:
+        if self.episode[i] % self.seed_every:
             return self.advance(i, 0)[0]
         obs, _ = self.envs[i].reset(seed=np.array([self.seed_of(i)]))
         return obs[0, 0].copy()
@@ -113,9 +113,7 @@ class Gym3:
     """Procgen by gym3, whose last observation of an episode is the next one's first."""
 
     def __init__(self, game, options, columns, seed, first_column):
-        from paceline.envs.suites.procgen import (
-            import_procgen,  # the import needs a trick, and nothing else
-        )
+        from paceline.envs.suites.procgen import import_procgen
 
         seed = episode_seed(seed, first_column, 0)
         self.env = import_procgen().ProcgenGym3Env(
@@ -178,23 +176,9 @@ def clipped(bound=1.0, dtype=np.float32):
     return lambda drawn: np.clip(drawn * dtype(bound), -bound, bound).astype(dtype)
 
 
-def registered(name, **options):
-    """Gymnasium's own, through its own wrappers."""
-    return lambda: gym.make(name, **options)
-
-
-def mini(name, **options):
-    def make():
-        import minigrid  # noqa: F401  registers them
-
-        return gym.make(name, **options)
-
-    return make
-
-
 @dataclass(frozen=True)
 class Case:
-    """An environment, what it should look like, and how anyone else steps it."""
+    """An environment, its specs, and its oracle."""
 
     env_id: str
     oracle: Callable[..., Any]
@@ -211,7 +195,6 @@ class Case:
     """how its episodes end within a few rollouts"""
     stack: int = 1
     resume: str = "replay"
-    slow: bool = False
 
     @property
     def batched(self):
@@ -223,16 +206,36 @@ class Case:
         return self.package != "procgen"
 
 
-def _pong(**options):
-    return {
-        "obs": ((84, 84), np.uint8),
-        "package": "ale_py",
-        "stack": 4,
-        **options,
-    }
+DISCRETE2, ENDS = ("discrete", 2), ("terminated", "truncated")
 
 
-def _procgen(game, ends=("terminated",), steps=80, **kwargs):
+def _single(env_id, size, action, package="gymnasium", limit=None, bound=1.0, **more):
+    """One of Gymnasium's own, which the oracle makes with its own wrappers."""
+    kind = more.pop("oracle", Singles)
+    given = {} if limit is None else {"max_episode_steps": limit}
+    adapt = clipped(bound) if action[0] == "box" else None
+    oracle = partial(kind, partial(gym.make, env_id, **given), action=adapt)
+    more.setdefault("options", {} if limit is None else {"time_limit": limit})
+    return Case(env_id, oracle, ((size,), np.float32), action, package, **more)
+
+
+def _atari(game, actions, limit=None, kwargs=None, seed_every=SEED_EVERY, **more):
+    rom, options = game.replace("SpaceI", "Space_I").lower(), dict(kwargs or {})
+    if limit:
+        options["max_num_frames_per_episode"] = 4 * limit
+    return Case(
+        f"atari:{game}",
+        partial(Ale, rom, options, seed_every=seed_every),
+        ((84, 84), np.uint8),
+        ("discrete", actions),
+        "ale_py",
+        {"kwargs": kwargs} if kwargs else {"time_limit": limit},
+        stack=4,
+        **more,
+    )
+
+
+def _procgen(game, steps=80, **kwargs):
     return Case(
         f"procgen:{game}",
         partial(Gym3, game, kwargs),
@@ -241,175 +244,91 @@ def _procgen(game, ends=("terminated",), steps=80, **kwargs):
         "procgen",
         {"kwargs": kwargs},
         steps=steps,
-        ends=ends,
+        ends=("terminated",),
         resume="state",
     )
 
 
-_POOL = {"package": "envpool", "resume": "none"}
-_GRID = (((151,), np.float32), ("discrete", 7))
+def _pool(task, obs, actions, limit, ends=("truncated",), stack=1, options=None, **oracle):
+    given = {"max_episode_steps": limit, **({"stack_num": 1} if stack > 1 else {})}
+    return Case(
+        f"envpool:{task}",
+        partial(Pool, task, given, **oracle),
+        obs,
+        actions,
+        "envpool",
+        options or {"time_limit": limit},
+        ends=ends,
+        stack=stack,
+        resume="none",
+    )
+
+
+def _minigrid(name, registered, given, options, **more):
+    """`given` are the arguments by which the oracle makes it."""
+
+    def make():
+        import minigrid  # noqa: F401  registers them
+
+        return gym.make(registered, **given)
+
+    oracle = partial(Singles, make, show=grid)
+    return Case(f"minigrid:{name}", oracle, *GRID, "minigrid", options, **more)
+
+
+GRID = (((151,), np.float32), ("discrete", 7))
+STICKY_LIVES = {"episodic_life": True, "repeat_action_probability": 0.25}
 
 CASES = {
-    "CartPole": Case(
-        "CartPole-v1",
-        partial(Singles, registered("CartPole-v1")),
-        ((4,), np.float32),
-        ("discrete", 2),
-        ends=("terminated",),
+    "CartPole": _single("CartPole-v1", 4, DISCRETE2, ends=("terminated",)),
+    "CartPole-limited": _single("CartPole-v1", 4, DISCRETE2, limit=15, ends=ENDS),
+    "Pendulum": _single("Pendulum-v1", 3, ("box", 1), bound=2.0, steps=60, ends=("truncated",)),
+    "LunarLander": _single("LunarLander-v3", 8, ("discrete", 4), "Box2D", ends=("terminated",)),
+    "BipedalWalker": _single(
+        "BipedalWalker-v3", 24, ("box", 4), "Box2D", limit=60, oracle=Fresh, ends=ENDS
     ),
-    "CartPole-limited": Case(
-        "CartPole-v1",
-        partial(Singles, registered("CartPole-v1", max_episode_steps=15)),
-        ((4,), np.float32),
-        ("discrete", 2),
-        options={"time_limit": 15},
-        ends=("terminated", "truncated"),
+    "HalfCheetah": _single(
+        "HalfCheetah-v5", 17, ("box", 6), "mujoco", limit=25, ends=("truncated",)
     ),
-    "Pendulum": Case(
-        "Pendulum-v1",
-        partial(Singles, registered("Pendulum-v1"), action=clipped(2.0)),
-        ((3,), np.float32),
-        ("box", 1),
-        steps=60,
-        ends=("truncated",),
+    "Hopper": _single(
+        *("Hopper-v5", 11, ("box", 3), "mujoco"),
+        limit=20,
+        options={"kwargs": {"max_episode_steps": 20}},
+        ends=ENDS,
     ),
-    "LunarLander": Case(
-        "LunarLander-v3",
-        partial(Singles, registered("LunarLander-v3")),
-        ((8,), np.float32),
-        ("discrete", 4),
-        "Box2D",
-        ends=("terminated",),
-    ),
-    "BipedalWalker": Case(
-        "BipedalWalker-v3",
-        partial(Fresh, registered("BipedalWalker-v3", max_episode_steps=60), action=clipped()),
-        ((24,), np.float32),
-        ("box", 4),
-        "Box2D",
-        {"time_limit": 60},
-        ends=("terminated", "truncated"),
-    ),
-    "HalfCheetah": Case(
-        "HalfCheetah-v5",
-        partial(Singles, registered("HalfCheetah-v5", max_episode_steps=25), action=clipped()),
-        ((17,), np.float32),
-        ("box", 6),
-        "mujoco",
-        {"time_limit": 25},
-        ends=("truncated",),
-    ),
-    "Hopper": Case(
-        "Hopper-v5",
-        partial(Singles, registered("Hopper-v5", max_episode_steps=20), action=clipped()),
-        ((11,), np.float32),
-        ("box", 3),
-        "mujoco",
-        {"kwargs": {"max_episode_steps": 20}},
-        ends=("terminated", "truncated"),
-    ),
-    "atari Pong": Case(
-        "atari:Pong",
-        partial(Ale, "pong", {"max_num_frames_per_episode": 4 * 35}),
-        action=("discrete", 6),
-        options={"time_limit": 35},
-        steps=25,
-        ends=("truncated",),
-        **_pong(),
-    ),
-    "atari Breakout": Case(
-        "atari:Breakout",
-        partial(Ale, "breakout", {}),
-        action=("discrete", 4),
-        steps=120,
-        ends=("terminated",),
-        **_pong(),
-    ),
-    "atari generations": Case(
-        "atari:SpaceInvaders",
-        partial(Ale, "space_invaders", {"max_num_frames_per_episode": 4 * 2}),
-        action=("discrete", 6),
-        options={"time_limit": 2},
-        steps=28,
-        ends=("truncated",),
-        **_pong(),
-    ),
-    "atari Breakout lives": Case(
-        "atari:Breakout",
-        partial(
-            Ale,
-            "breakout",
-            {"episodic_life": True, "repeat_action_probability": 0.25},
-            generation=1,  # with actions that stick, an episode is not its beginning's alone
-        ),
-        action=("discrete", 4),
-        options={"kwargs": {"episodic_life": True, "repeat_action_probability": 0.25}},
-        steps=30,
-        ends=("terminated",),
-        **_pong(),
+    "atari Pong": _atari("Pong", 6, limit=35, steps=25, ends=("truncated",)),
+    "atari Breakout": _atari("Breakout", 4, steps=120, ends=("terminated",)),
+    "atari generations": _atari("SpaceInvaders", 6, limit=2, steps=28, ends=("truncated",)),
+    # With sticky actions every episode has a seed.
+    "atari Breakout lives": _atari(
+        "Breakout", 4, kwargs=STICKY_LIVES, seed_every=1, steps=30, ends=("terminated",)
     ),
     "procgen coinrun": _procgen("coinrun", steps=120, num_levels=50, distribution_mode="easy"),
     "procgen bigfish": _procgen("bigfish"),
     "procgen fruitbot": _procgen("fruitbot", start_level=3, num_levels=2),
-    "envpool CartPole": Case(
-        "envpool:CartPole-v1",
-        partial(Pool, "CartPole-v1", {"max_episode_steps": 15}),
-        ((4,), np.float32),
-        ("discrete", 2),
-        options={"time_limit": 15},
-        ends=("terminated", "truncated"),
-        **_POOL,
-    ),
-    "envpool HalfCheetah": Case(
-        "envpool:HalfCheetah-v5",
-        partial(
-            Pool, "HalfCheetah-v5", {"max_episode_steps": 25}, action=clipped(dtype=np.float64)
-        ),
-        ((17,), np.float32),
-        ("box", 6),
+    "envpool CartPole": _pool("CartPole-v1", ((4,), np.float32), DISCRETE2, 15, ENDS),
+    "envpool HalfCheetah": _pool(
+        *("HalfCheetah-v5", ((17,), np.float32), ("box", 6), 25),
         options={"kwargs": {"max_episode_steps": 25}},
-        ends=("truncated",),
-        **_POOL,
+        action=clipped(dtype=np.float64),
     ),
-    "envpool Pong": Case(
-        "envpool:Pong-v5",
-        partial(
-            Pool,
-            "Pong-v5",
-            {"max_episode_steps": 30, "stack_num": 1},
-            show=lambda obs: obs[:, 0].copy(),
-        ),
-        ((84, 84), np.uint8),
-        ("discrete", 6),
-        options={"time_limit": 30},
-        ends=("truncated",),
+    "envpool Pong": _pool(
+        *("Pong-v5", ((84, 84), np.uint8), ("discrete", 6), 30),
         stack=4,
-        **_POOL,
+        show=lambda obs: obs[:, 0].copy(),
     ),
-    "envpool MiniGrid": Case(
-        "envpool:MiniGrid-DoorKey-5x5-v0",
-        partial(Pool, "MiniGrid-DoorKey-5x5-v0", {"max_episode_steps": 30}, show=grid),
-        *_GRID,
-        options={"time_limit": 30},
-        ends=("truncated",),
-        **_POOL,
-    ),
-    "minigrid": Case(
-        "minigrid:DoorKey-5x5",
-        partial(Singles, mini("MiniGrid-DoorKey-5x5-v0", max_steps=33), show=grid),
-        *_GRID,
-        "minigrid",
-        {"kwargs": {"max_steps": 33}},
+    "envpool MiniGrid": _pool("MiniGrid-DoorKey-5x5-v0", *GRID, 30, show=grid),
+    "minigrid": _minigrid(
+        *("DoorKey-5x5", "MiniGrid-DoorKey-5x5-v0", {"max_steps": 33}),
+        options={"kwargs": {"max_steps": 33}},
         ends=("truncated",),
     ),
-    "minigrid limited": Case(
-        "minigrid:MiniGrid-Empty-Random-5x5-v0",
-        partial(Singles, mini("MiniGrid-Empty-Random-5x5-v0", max_episode_steps=40), show=grid),
-        *_GRID,
-        "minigrid",
-        {"time_limit": 40},
+    "minigrid limited": _minigrid(
+        *("MiniGrid-Empty-Random-5x5-v0", "MiniGrid-Empty-Random-5x5-v0"),
+        {"max_episode_steps": 40},
+        options={"time_limit": 40},
         steps=60,
-        ends=("terminated", "truncated"),
+        ends=ENDS,
     ),
 }
 
@@ -422,11 +341,11 @@ def missing(package):
 def cases(*names, where=lambda case: True, slow=()):
     """Parameters of a test: all cases, or those named, or those of a kind; some of them slow."""
     return [
-        pytest.param(CASES[name], id=name, marks=marks(CASES[name], name in slow))
+        pytest.param(
+            CASES[name],
+            id=name,
+            marks=[missing(CASES[name].package), *([pytest.mark.slow] if name in slow else [])],
+        )
         for name in names or CASES
         if where(CASES[name])
     ]
-
-
-def marks(case, slow):
-    return [missing(case.package), *([pytest.mark.slow] if case.slow or slow else [])]

@@ -17,9 +17,9 @@ from paceline.samplers.ledger import Ledger
 from paceline.samplers.serial import Serial
 
 
-def env_maker(env_id, kwargs=None, **options):
+def env_maker(env_id, *arguments, **options):
     """How one such environment is made."""
-    return source_of(env_id, kwargs, **options).one
+    return source_of(env_id, *arguments, **options).one
 
 
 class Anything(gym.Env):

@@ -1,8 +1,4 @@
-"""The next-step contract: what `unroll` writes is what plain Gymnasium environments do.
-
-Each column is replayed in an environment of its own, made without Paceline, with the same seeds
-and actions.
-"""
+"""Next-step autoreset: what `unroll` writes is what plain Gymnasium environments do."""
 
 from __future__ import annotations
 
@@ -11,155 +7,53 @@ from itertools import pairwise
 import gymnasium as gym
 import numpy as np
 import pytest
-from sampling import collected, joined, made_by, sampler_of
+from sampling import assert_rows_are, collected, joined, made_by, sampler_of
+from suites import Singles, clipped
 from worlds import env_maker
 
-from paceline.envs.adapters import ActionAdapter
 from paceline.envs.columns import episode_seed
-from paceline.envs.spaces import action_spec
 from paceline.envs.suites.toy import TOYS, Constant
-from paceline.rollout import Episode
 
 COLUMNS, SEED, FIRST_COLUMN = 3, 11, 5
-
-
-def toy(name, **kwargs):
-    return lambda: TOYS[name](**kwargs)
-
-
-def registered(name, **kwargs):
-    return lambda: gym.make(name, **kwargs)
-
-
-def stacked(make, frames):
-    return lambda: gym.wrappers.FrameStackObservation(make(), frames)
-
-
-class Channels(gym.Wrapper):
-    """The last `frames` images, oldest first, one after the other on the channels' axis."""
-
-    def __init__(self, env, frames, axis):
-        super().__init__(env)
-        self.frames, self.axis = frames, axis
-
-    def reset(self, **options):
-        first, info = self.env.reset(**options)
-        self.seen = [first] * self.frames
-        return np.concatenate(self.seen, self.axis), info
-
-    def step(self, action):
-        obs, *rest = self.env.step(action)
-        self.seen = [*self.seen[1:], obs]
-        return np.concatenate(self.seen, self.axis), *rest
-
-
 STATISTICS = "gymnasium.wrappers:RecordEpisodeStatistics"
+LIMITED = {"max_episode_steps": 7}
 
-# How Paceline makes each environment, and how anyone else would; and observations in a stack.
+# Arguments by which Paceline makes an environment, and how anyone else would. Others are among the
+# cases of test_suites.
 ENVS = {
-    "identity": (env_maker("toy:identity"), toy("identity")),
-    "identity-image": (
-        env_maker("toy:identity", {"image": True}),
-        toy("identity", image=True),
-    ),
+    "identity": (("toy:identity",), TOYS["identity"]),
+    "identity-image": (("toy:identity", {"image": True}), lambda: TOYS["identity"](image=True)),
     "identity-continuous": (
-        env_maker("toy:identity", {"continuous": True}),
-        toy("identity", continuous=True),
+        ("toy:identity", {"continuous": True}),
+        lambda: TOYS["identity"](continuous=True),
     ),
-    "constant": (env_maker("toy:constant"), toy("constant")),
-    "memory": (env_maker("toy:memory"), toy("memory")),
-    "chain": (env_maker("toy:chain"), toy("chain")),
-    "CartPole": (env_maker("CartPole-v1"), registered("CartPole-v1")),
-    "Pendulum": (env_maker("Pendulum-v1"), registered("Pendulum-v1")),
-    "FrozenLake": (env_maker("FrozenLake-v1"), registered("FrozenLake-v1")),
-    "stacked": (
-        env_maker("CartPole-v1"),
-        stacked(registered("CartPole-v1"), 4),
-        4,
+    "constant": (("toy:constant",), TOYS["constant"]),
+    "memory": (("toy:memory",), TOYS["memory"]),
+    "chain": (("toy:chain",), TOYS["chain"]),
+    "FrozenLake": (("FrozenLake-v1",), lambda: gym.make("FrozenLake-v1")),
+    "short-by-kwargs": (("CartPole-v1", LIMITED), lambda: gym.make("CartPole-v1", **LIMITED)),
+    "wrapped": (
+        ("CartPole-v1", None, None, None, (STATISTICS,)),
+        lambda: gym.make("CartPole-v1"),
     ),
-    "stacked-image": (
-        env_maker("toy:identity", {"image": True}),
-        lambda: Channels(TOYS["identity"](image=True), 3, axis=2),
-        3,
-    ),
-    "stacked-short": (
-        env_maker("Pendulum-v1", time_limit=7),
-        stacked(registered("Pendulum-v1", max_episode_steps=7), 2),
-        2,
-    ),
-    "short": (
-        env_maker("CartPole-v1", time_limit=7),
-        registered("CartPole-v1", max_episode_steps=7),
-    ),
-    "short-by-kwargs": (
-        env_maker("CartPole-v1", {"max_episode_steps": 7}),
-        registered("CartPole-v1", max_episode_steps=7),
-    ),
-    "wrapped": (env_maker("CartPole-v1", wrappers=(STATISTICS,)), registered("CartPole-v1")),
     "wrapped-short": (
-        env_maker("CartPole-v1", time_limit=7, wrappers=(STATISTICS,)),
-        registered("CartPole-v1", max_episode_steps=7),
+        ("CartPole-v1", None, 7, None, (STATISTICS,)),
+        lambda: gym.make("CartPole-v1", **LIMITED),
     ),
 }
-
-
-def replayed(column, env, number):
-    """Compare one column, row by row, with `env`; returns the episodes it holds."""
-    adapt = ActionAdapter(action_spec(env.action_space))
-    observation, _ = env.reset(seed=episode_seed(SEED, number, 0))
-    np.testing.assert_array_equal(column["obs"][0], observation)
-    assert column["first"][0]
-    rewards, episodes, ended = [], [], False
-    for t in range(len(column["reward"])):
-        terminated = truncated = False
-        valid, reward = not ended, 0.0
-        if ended:
-            observation, _ = env.reset(seed=episode_seed(SEED, number, len(episodes)))
-            rewards = []
-        else:
-            (action,) = adapt(column["action"][t : t + 1])
-            observation, reward, terminated, truncated, _ = env.step(action)
-            rewards.append(np.float32(reward))
-        ended = terminated or truncated
-        if ended:
-            episodes.append(Episode(number, float(np.sum(rewards, dtype=float)), len(rewards)))
-        assert column["valid"][t] == valid
-        assert column["reward"][t] == np.float32(reward)
-        assert column["terminated"][t] == terminated
-        # Where both happen at once, terminated wins and the other flag means nothing.
-        assert terminated or column["truncated"][t] == truncated
-        assert column["first"][t + 1] == (not valid)
-        np.testing.assert_array_equal(
-            column["obs"][t + 1], np.asarray(observation).astype(column["obs"].dtype)
-        )
-    env.close()
-    return episodes
 
 
 @pytest.mark.parametrize("name", ENVS)
 def test_a_rollout_is_what_plain_environments_do_with_the_same_seeds_and_actions(name):
     """Over two rollouts: nothing is reset between them."""
-    ours, theirs, *stack = ENVS[name]
-    steps = 50 if "image" in name else 120  # Pendulum's limit is 200
-    rollouts, episodes = collected(
-        ours,
-        steps,
-        rollouts=2,
-        columns=COLUMNS,
-        seed=SEED,
-        first_column=FIRST_COLUMN,
-        stack=stack[0] if stack else 1,
-    )
-    whole = joined(rollouts)
-    for i in range(COLUMNS):
-        column = {key: array[:, i] for key, array in whole.items()}
-        expected = replayed(column, theirs(), FIRST_COLUMN + i)
-        found = [episode for episode in episodes if episode.column == FIRST_COLUMN + i]
-        assert [episode.length for episode in found] == [episode.length for episode in expected]
-        assert [episode.total for episode in found] == pytest.approx(
-            [episode.total for episode in expected], rel=1e-9, abs=1e-9
-        )
-        assert expected, "a column without an end would prove little"
+    arguments, theirs = ENVS[name]
+    where = {"columns": COLUMNS, "seed": SEED, "first_column": FIRST_COLUMN}
+    steps = 50 if "image" in name else 120
+    rollouts, episodes = collected(env_maker(*arguments), steps, rollouts=2, **where)
+    assert len({episode.column for episode in episodes}) == COLUMNS
+    action = clipped() if name == "identity-continuous" else None
+    oracle = Singles(theirs, COLUMNS, SEED, FIRST_COLUMN, action)
+    assert_rows_are(oracle, joined(rollouts), episodes, FIRST_COLUMN)
 
 
 def test_stacked_frames_of_images_are_channels_of_one_image():

@@ -1,13 +1,13 @@
-"""Every space there is: trains, evaluates, resumes to the byte, and acts on one and on many."""
+"""In every space: training, evaluation, resuming to the byte, acting on one and on many."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from saved_runs import PLAIN, last_state, metrics_of
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
@@ -30,13 +30,10 @@ PAIRS = {
 ONE_STEP = {"minibatches": 1, "epochs": 1}
 
 
-def made(observation, action, **options):
-    return Anything(observation, action, **options)
-
-
 def config_of(pair, folder, steps=192, **options):
     observation, action, extras = PAIRS[pair]
     defaults = {
+        **PLAIN,
         "num_envs": 3,
         "rollout_steps": 16,
         "minibatches": 2,
@@ -44,17 +41,10 @@ def config_of(pair, folder, steps=192, **options):
         "total_steps": steps,
         "hidden": (16,),
         "eval_episodes": 3,
-        "threads": 1,
-        "compile": "off",
-        "track": "none",
         "output_dir": str(folder),
     }
-    env = partial(made, observation, action, **extras)
+    env = partial(Anything, observation, action, **extras)
     return paceline.Config(env_id=env, **(defaults | options)), env
-
-
-def weights_of(run):
-    return {name: array.tobytes() for name, array in paceline.load(run).weights.items()}
 
 
 def assert_resumes_to_the_byte(pair, folder, **options):
@@ -65,7 +55,7 @@ def assert_resumes_to_the_byte(pair, folder, **options):
         if report.iter == 2:
             break
     assert len(list(paceline.resume(folder / "parts", env_id=env))) >= 1
-    assert weights_of(folder / "whole") == weights_of(folder / "parts")
+    assert last_state(folder / "whole") == last_state(folder / "parts")
     return env
 
 
@@ -74,8 +64,7 @@ def assert_resumes_to_the_byte(pair, folder, **options):
 def test_impala_knows_the_probability_of_every_kind_of_action(pair, tmp_path):
     """The learner's ratio to the policy that acted is 1 where both are the same."""
     assert_resumes_to_the_byte(pair, tmp_path, algo="impala", log_every=1, **ONE_STEP)
-    lines = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
-    ratios = [json.loads(line)["rho_mean"] for line in lines]
+    ratios = [line["rho_mean"] for line in metrics_of(tmp_path / "whole")]
     assert len(ratios) >= 4
     assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
 
@@ -88,21 +77,21 @@ def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
     result = paceline.evaluate(agent, env, 4)
     assert result.episodes == 4 and np.isfinite(result.mean)
 
-    world = env()
-    seen, info = world.reset(seed=5)
+    one = env()
+    seen, info = one.reset(seed=5)
     mask = info.get("action_mask")
     for sample in (False, True):
-        assert world.action_space.contains(agent.act(seen, sample=sample, action_mask=mask))
+        assert one.action_space.contains(agent.act(seen, sample=sample, action_mask=mask))
     adapter = ObservationAdapter(agent.network.obs)
     shape, dtype = agent.network.obs.stored
     batch = np.zeros((6, *shape), dtype)
-    singles = [world.observation_space.sample() for _ in range(6)]
+    singles = [one.observation_space.sample() for _ in range(6)]
     for i, observation in enumerate(singles):
         adapter.write(agent.network.obs.split(batch), i, observation, {})
     together = agent.act(adapter.read(batch))
     assert len(together) == 6
-    for one, observation in zip(together, singles, strict=True):
-        np.testing.assert_allclose(one, agent.act(observation), rtol=1e-4, atol=1e-5)
+    for action, observation in zip(together, singles, strict=True):
+        np.testing.assert_allclose(action, agent.act(observation), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -141,8 +130,7 @@ def test_a_mask_leaves_entropy_and_choice_to_what_is_allowed(tmp_path):
 
     env = partial(Forced, observation, action, masked=True)
     config, _ = config_of("masked dict-multidiscrete", tmp_path / "run")
-    config = paceline.Config(**(dict(config.given) | {"env_id": env}))
-    reports = list(paceline.train(config))
+    reports = list(paceline.train(config.replace(env_id=env)))
     assert all(abs(report.entropy) < 1e-6 and report.approx_kl < 1e-6 for report in reports)
     agent = paceline.load(tmp_path / "run")
     seen, info = env().reset(seed=0)
@@ -154,10 +142,8 @@ def test_a_mask_may_be_a_key_of_the_observation(tmp_path):
     class Keyed(Anything):
         def __init__(self):
             super().__init__(OBSERVATIONS["box"], ACTIONS["discrete"], masked=True)
-            inner = OBSERVATIONS["box"]
-            self.inner = inner
             self.observation_space = spaces.Dict(
-                {"observation": inner, "action_mask": spaces.Box(0, 1, (4,), np.int8)}
+                {"observation": OBSERVATIONS["box"], "action_mask": spaces.Box(0, 1, (4,), np.int8)}
             )
 
         def _look(self):
@@ -165,8 +151,9 @@ def test_a_mask_may_be_a_key_of_the_observation(tmp_path):
             return seen | info, {}
 
     config, _ = config_of("masked discrete-discrete", tmp_path / "run", normalize_obs=True)
-    config = paceline.Config(**(dict(config.given) | {"env_id": Keyed}))
-    list(paceline.train(config))  # the environment refuses every forbidden action
+    list(
+        paceline.train(config.replace(env_id=Keyed))
+    )  # the environment refuses every forbidden action
     agent = paceline.load(tmp_path / "run")
     assert agent.network.obs.size == 3 and agent.network.obs.mask == (4,)
     seen, _ = Keyed().reset(seed=1)
@@ -197,7 +184,7 @@ def test_a_compiled_step_takes_whole_rollouts_of_several_parts(pair, tmp_path):
     if missing := compiler_missing():
         pytest.skip(missing)
     observation, action, extras = PAIRS[pair]
-    env = partial(made, observation, action, **extras, length=10_000)
+    env = partial(Anything, observation, action, **extras, length=10_000)
     options = {"algo": "a2c", "compile": "on", "rollout_steps": 5, **ONE_STEP}
     config, _ = config_of(pair, tmp_path / "run", steps=100, **options)
     reports = list(paceline.train(config.replace(env_id=env)))

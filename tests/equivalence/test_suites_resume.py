@@ -1,6 +1,6 @@
-"""Runs in every suite that are broken off, or lose a worker, end as if nothing had happened.
+"""In every suite, runs that were interrupted or lost a worker end as if they had not.
 
-To the byte, where a suite can be resumed exactly; where it can't, the run says so and goes on.
+To the byte, where a suite can be resumed exactly; where it can't, the run says so.
 """
 
 from __future__ import annotations
@@ -19,76 +19,47 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
+from saved_runs import PLAIN
 from suites import missing
 from test_workers_equal_serial import assert_same, by_workers, in_blocks, turn
 
 import paceline
+from paceline.envs.source import make_columns
 from paceline.envs.suites import atari
 
 pytestmark = pytest.mark.timeout(120)
 
 WORKERS = 2
 ITERATIONS, BROKEN_OFF = 5, 2
+STICKY_LIVES = {"repeat_action_probability": 0.25, "episodic_life": True}
+EASY = {"num_levels": 3, "distribution_mode": "easy"}
+
+
+def run_of(package, env_id, env=None, encoder=None, **options):
+    encoders = {} if encoder is None else {"encoder": encoder}
+    return package, {"env_id": env_id, "env": env or {}, **encoders, **options}
 
 
 # Environments whose episodes end within a few rollouts, at different times in different columns.
 RUNS = {
-    "atari": (
-        "ale_py",
-        {
-            "env_id": "atari:Breakout",
-            "rollout_steps": 12,
-            "env": {"time_limit": 9},
-            "encoder": "small",
-            "clip_reward": True,
-        },
+    "atari": run_of(
+        *("ale_py", "atari:Breakout", {"time_limit": 9}, "small"),
+        rollout_steps=12,
+        clip_reward=True,
     ),
-    "atari, whose actions stick": (
-        "ale_py",
-        {
-            "env_id": "atari:Breakout",
-            "rollout_steps": 12,
-            "env": {
-                "time_limit": 40,
-                "kwargs": {"repeat_action_probability": 0.25, "episodic_life": True},
-            },
-            "encoder": "mlp",
-        },
+    "atari, whose actions stick": run_of(
+        *("ale_py", "atari:Breakout", {"time_limit": 40, "kwargs": STICKY_LIVES}, "mlp"),
+        rollout_steps=12,
     ),
-    "procgen": (
-        "procgen",
-        {
-            "env_id": "procgen:fruitbot",
-            "rollout_steps": 20,
-            "env": {"kwargs": {"num_levels": 3, "distribution_mode": "easy"}},
-            "encoder": "small",
-        },
+    "procgen": run_of("procgen", "procgen:fruitbot", {"kwargs": EASY}, "small", rollout_steps=20),
+    "procgen, stacked": run_of(
+        "procgen", "procgen:bigfish", {"frame_stack": 3}, "mlp", rollout_steps=40
     ),
-    "procgen, stacked": (
-        "procgen",
-        {
-            "env_id": "procgen:bigfish",
-            "rollout_steps": 40,
-            "env": {"frame_stack": 3},
-            "encoder": "mlp",
-        },
-    ),
-    "minigrid": (
-        "minigrid",
-        {"env_id": "minigrid:DoorKey-5x5", "env": {"kwargs": {"max_steps": 21}}},
-    ),
-    "vectors, stacked": (
-        "gymnasium",
-        {"env_id": "CartPole-v1", "env": {"frame_stack": 3}, "normalize_obs": True},
-    ),
-    "images, stacked": (
-        "gymnasium",
-        {
-            "env_id": "toy:identity",
-            "env": {"frame_stack": 4, "kwargs": {"image": True}},
-            "encoder": "small",
-        },
+    "minigrid": run_of("minigrid", "minigrid:DoorKey-5x5", {"kwargs": {"max_steps": 21}}),
+    "vectors, stacked": run_of("gymnasium", "CartPole-v1", {"frame_stack": 3}, normalize_obs=True),
+    "images, stacked": run_of(
+        "gymnasium", "toy:identity", {"frame_stack": 4, "kwargs": {"image": True}}, "small"
     ),
 }
 IN_WORKERS = ("atari", "procgen")
@@ -97,17 +68,13 @@ SLOW_IN_WORKERS = tuple(name for name in RUNS if name != "atari")
 
 def config_of(folder, options, **more):
     defaults = {
-        "preset": "none",
+        **PLAIN,
         "num_envs": 2,
         "rollout_steps": 16,
         "minibatches": 2,
         "epochs": 2,
         "hidden": (16,),
-        "device": "cpu",
-        "threads": 1,
-        "compile": "off",
         "total_iters": ITERATIONS,
-        "track": "none",
         "eval_episodes": 1,
     }
     return paceline.Config(output_dir=str(folder), **(defaults | options | more))
@@ -124,30 +91,14 @@ def runs(*names, slow=()):
     ]
 
 
-def last(folder):
-    """All that the newest checkpoint holds, and what was measured on the way."""
-    newest = max((folder / "checkpoints").glob("[0-9]*"))
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    timing = ("time", "fps", "memory_mb", "cpu_percent", "t_", "restarts", "env_restarts")
-    return {
-        "checkpoint": newest.name,
-        "weights": load_file(newest / "weights.safetensors"),
-        "state": load_file(newest / "state.safetensors"),
-        "metrics": [
-            {name: value for name, value in json.loads(line).items() if not name.startswith(timing)}
-            for line in lines
-        ],
-        "returns": json.loads((folder / "eval.json").read_text())["returns"],
-    }
-
-
-def assert_same_end(one, other):
-    ours, theirs = last(one), last(other)
-    assert ours["checkpoint"] == theirs["checkpoint"] == f"{ITERATIONS:08d}"
-    for name in ("weights", "state"):
-        assert_same(ours[name], theirs[name])
-    assert ours["metrics"] == theirs["metrics"]
-    assert ours["returns"] == theirs["returns"]
+def assert_same_end(shell, one, other):
+    """Checkpoint, metrics and evaluation are the same to the byte, but for restarted workers."""
+    results = [shell.run(name).result() for name in (one, other)]
+    for result in results:
+        assert result["checkpoint"] == f"{ITERATIONS:08d}"
+        for line in result["metrics"]:
+            line.pop("restarts", None)
+    assert results[0] == results[1]
 
 
 def left_after(config, iteration):
@@ -156,40 +107,37 @@ def left_after(config, iteration):
             return
 
 
-def check_broken_off(tmp_path, options, **more):
-    list(paceline.train(config_of(tmp_path / "whole", options, **more)))
-    left_after(config_of(tmp_path / "parts", options, **more), BROKEN_OFF)
-    stopped = max((tmp_path / "parts" / "checkpoints").glob("[0-9]*")).name
-    assert stopped == f"{BROKEN_OFF:08d}"
-    list(paceline.resume(tmp_path / "parts"))
-    assert_same_end(tmp_path / "whole", tmp_path / "parts")
-    return last(tmp_path / "whole")
+def check_broken_off(shell, options, **more):
+    list(paceline.train(config_of(shell.folder / "whole", options, **more)))
+    left_after(config_of(shell.folder / "parts", options, **more), BROKEN_OFF)
+    assert shell.run("parts").checkpoints()[-1].name == f"{BROKEN_OFF:08d}"
+    shell.resume_here("parts")
+    assert_same_end(shell, "whole", "parts")
 
 
 @pytest.mark.parametrize("options", runs(slow=("atari, whose actions stick", "procgen, stacked")))
-def test_a_run_that_was_broken_off_ends_as_if_it_had_not_been(tmp_path, caplog, options):
-    found = check_broken_off(tmp_path, options)
-    assert "exactly" not in caplog.text and "did not replay" not in caplog.text
-    ended = sum(line["episodes"] for line in found["metrics"])
-    assert ended, "no episode ended: little is shown by this"
+def test_a_run_that_was_broken_off_ends_as_if_it_had_not_been(shell, caplog, options):
+    check_broken_off(shell, options)
+    assert "not exact" not in caplog.text and "did not replay" not in caplog.text
+    assert any(line["episodes"] for line in shell.run("whole").metrics()), "no episode ended"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", runs(slow=SLOW_IN_WORKERS))
-def test_so_does_one_with_workers(tmp_path, caplog, options):
-    check_broken_off(tmp_path, options, num_workers=WORKERS)
-    assert "exactly" not in caplog.text and "did not replay" not in caplog.text
+def test_so_does_one_with_workers(shell, caplog, options):
+    check_broken_off(shell, options, num_workers=WORKERS)
+    assert "not exact" not in caplog.text and "did not replay" not in caplog.text
 
 
 @pytest.mark.parametrize(
     "broken_off", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4))]
 )
 @pytest.mark.parametrize("options", runs("atari"))
-def test_so_does_one_between_two_seeds_of_its_games(tmp_path, monkeypatch, options, broken_off):
+def test_so_does_one_between_two_seeds_of_its_games(shell, monkeypatch, options, broken_off):
     """Every third episode of a column has a seed, and a rollout has two episodes."""
     monkeypatch.setattr(atari, "SEED_EVERY", 3)
     monkeypatch.setattr(sys.modules[__name__], "BROKEN_OFF", broken_off)
-    check_broken_off(tmp_path, options | {"encoder": "mlp"}, env={"time_limit": 5})
+    check_broken_off(shell, options | {"encoder": "mlp"}, env={"time_limit": 5})
 
 
 @pytest.mark.slow
@@ -209,7 +157,7 @@ def test_so_does_one_with_ranks(shell, options):
     shell.train("whole", *flags, "--total-iters", ITERATIONS)
     shell.train("parts", *flags, "--total-iters", BROKEN_OFF)
     shell.resume("parts", "--total-iters", ITERATIONS)
-    assert_same_end(shell.folder / "whole", shell.folder / "parts")
+    assert_same_end(shell, "whole", "parts")
 
 
 @pytest.mark.parametrize("options", runs(*IN_WORKERS, slow=("procgen",)))
@@ -247,11 +195,11 @@ def workers_of_this_process():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", runs(*IN_WORKERS, slow=("procgen",)))
-def test_a_worker_that_is_killed_changes_nothing(tmp_path, options):
+def test_a_worker_that_is_killed_changes_nothing(shell, options):
     """One between two rollouts, another a moment later, wherever it then is."""
-    list(paceline.train(config_of(tmp_path / "whole", options, num_workers=WORKERS)))
+    list(paceline.train(config_of(shell.folder / "whole", options, num_workers=WORKERS)))
     timers, killed = [], []
-    for report in paceline.train(config_of(tmp_path / "hurt", options, num_workers=WORKERS)):
+    for report in paceline.train(config_of(shell.folder / "hurt", options, num_workers=WORKERS)):
         if report.iter == 1:
             kill(workers_of_this_process()[0], killed)
         if report.iter == 3:
@@ -260,9 +208,8 @@ def test_a_worker_that_is_killed_changes_nothing(tmp_path, options):
             timers[-1].start()
     for timer in timers:
         timer.join()
-    assert_same_end(tmp_path / "whole", tmp_path / "hurt")
-    lines = (tmp_path / "hurt" / "metrics.jsonl").read_text().splitlines()
-    assert len(killed) == 2 and json.loads(lines[-1])["restarts"] >= 1
+    assert_same_end(shell, "whole", "hurt")
+    assert len(killed) == 2 and shell.run("hurt").metrics()[-1]["restarts"] >= 1
     assert not workers_of_this_process()
 
 
@@ -281,29 +228,20 @@ POOL = {
 @missing("envpool")
 @pytest.mark.parametrize("name", POOL)
 @pytest.mark.parametrize("workers", [0, pytest.param(WORKERS, marks=pytest.mark.slow)])
-def test_envpool_says_at_the_start_that_it_resumes_with_new_episodes(
-    tmp_path, caplog, name, workers
-):
-    config = config_of(tmp_path / "run", POOL[name], num_workers=workers, rollout_steps=32)
+def test_envpool_says_at_the_start_that_it_resumes_with_new_episodes(shell, caplog, name, workers):
+    config = config_of(shell.folder / "run", POOL[name], num_workers=workers, rollout_steps=32)
     left_after(config, BROKEN_OFF)
-    assert "can't be saved" in caplog.text and "exactly" in caplog.text
-    before = last_state(tmp_path / "run")
-    reports = list(paceline.resume(tmp_path / "run"))
+    assert "can't be saved" in caplog.text and "not exact" in caplog.text
+    before = load(shell.run("run").last("state.safetensors"))
+    reports = list(paceline.resume(shell.folder / "run"))
     assert [report.iter for report in reports] == list(range(BROKEN_OFF + 1, ITERATIONS + 1))
-    after = last_state(tmp_path / "run")
-    block = "sampler.0."
-    assert after[f"{block}row"] == ITERATIONS * 32
-    assert (after[f"{block}episode"] > before[f"{block}episode"]).all()
-
-
-def last_state(folder):
-    return load_file(max((folder / "checkpoints").glob("[0-9]*")) / "state.safetensors")
+    after = load(shell.run("run").last("state.safetensors"))
+    assert after["sampler.0.row"] == ITERATIONS * 32
+    assert (after["sampler.0.episode"] > before["sampler.0.episode"]).all()
 
 
 @missing("envpool")
 def test_a_resumed_run_of_envpools_does_not_repeat_its_first_episodes(tmp_path):
-    from paceline.envs.source import make_columns
-
     with make_columns("envpool:CartPole-v1", 2, seed=3) as one:
         obs = np.zeros((2, 4), np.float32)
         one.reset(obs)
@@ -315,26 +253,21 @@ def test_a_resumed_run_of_envpools_does_not_repeat_its_first_episodes(tmp_path):
     assert not (obs == again).any()
 
 
-# A state that was damaged, or is another's, ends Procgen's library, and with it the process:
-# so it is tried in a process of its own, which says how far it came.
+# Procgen's library ends the process for a state that is damaged or another game's, so all of them
+# are tried in a process of its own, which prints how far it came.
 DAMAGES = """
 import sys
 import numpy as np
 from safetensors.numpy import load_file
 from paceline.envs.source import make_columns
 
-own, other = (load_file(path) for path in sys.argv[1:3])
 KEY = "sampler.0."
-
-
-def state(arrays):
-    return {name.removeprefix(KEY): a for name, a in arrays.items() if name.startswith(KEY)}
-
-
-own, other = state(own), state(other)
+own, other = (
+    {name.removeprefix(KEY): a for name, a in load_file(path).items() if name.startswith(KEY)}
+    for path in sys.argv[1:3]
+)
 sizes, packed = own["sizes"], own["bytes"]
 first = packed[: sizes[0]]
-moved = sizes + np.array([-5, 5])
 damages = {
     "cut": {"bytes": packed[:-5]},
     "cut with its sizes": {"bytes": packed[:-5], "sizes": sizes - np.array([0, 5])},
@@ -342,8 +275,8 @@ damages = {
     "noise": {"bytes": np.random.default_rng(0).integers(256, size=len(packed)).astype(np.uint8)},
     "one bit": {"bytes": np.where(np.arange(len(packed)) == 9, packed ^ 1, packed)},
     "empty": {"bytes": packed[:0], "sizes": sizes * 0},
-    "of another game": {name: other[name] for name in own if name in ("sizes", "bytes", "check")},
-    "boundary moved": {"sizes": moved},
+    "of another game": {name: other[name] for name in ("sizes", "bytes", "check")},
+    "boundary moved": {"sizes": sizes + np.array([-5, 5])},
     "swapped": {"sizes": sizes[::-1].copy() + np.array([1, -1])},
     "negative": {"sizes": np.array([-1, len(packed) + 1])},
     "column": {"sizes": sizes[:, None]},
@@ -356,59 +289,42 @@ damages = {
     "no sizes": {"sizes": None},
 }
 options = {"kwargs": {"num_levels": 3, "distribution_mode": "easy"}}
-for name, damage in damages.items():
+for name, damage in {**damages, "whole": {}}.items():
     with make_columns("procgen:fruitbot", 2, **options) as columns:
-        whole = {key: array for key, array in {**own, **damage}.items() if array is not None}
-        print(name, end=": ", flush=True)
+        state = {key: array for key, array in {**own, **damage}.items() if array is not None}
         try:
-            columns.restore(whole)
+            columns.restore(state)
         except ValueError as error:
-            print("refused", error, flush=True)
+            print(name, "refused", flush=True)
         else:
-            print("ACCEPTED", flush=True)
-with make_columns("procgen:fruitbot", 2, **options) as columns:
-    columns.restore(own)
-print("whole: accepted", flush=True)
+            print(name, "accepted", flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """Runs of two games, each with a checkpoint."""
-    folder, found = tmp_path_factory.mktemp("saved"), {}
+@missing("procgen")
+def test_a_damaged_state_of_procgens_is_refused_and_ends_no_process(shell):
     for game in ("fruitbot", "bigfish"):
         options = RUNS["procgen"][1] | {"env_id": f"procgen:{game}"}
-        left_after(config_of(folder / game, options), 1)
-        found[game] = folder / game
-    return found
-
-
-@missing("procgen")
-def test_a_damaged_state_of_procgens_is_refused_and_ends_no_process(saved):
+        left_after(config_of(shell.folder / game, options), 1)
     paths = [
-        str(max((saved[game] / "checkpoints").glob("[0-9]*")) / "state.safetensors")
-        for game in ("fruitbot", "bigfish")
+        shell.run(game).checkpoints()[-1] / "state.safetensors" for game in ("fruitbot", "bigfish")
     ]
     ended = subprocess.run(
         [sys.executable, "-c", DAMAGES, *paths], capture_output=True, text=True, timeout=90
     )
-    lines = ended.stdout.splitlines()
-    assert ended.returncode == 0, (lines[-1:], ended.stderr[-500:])
-    assert lines[-1] == "whole: accepted"
-    assert [line for line in lines if "ACCEPTED" in line] == []
-    assert len(lines) == 19
+    *damaged, whole = ended.stdout.splitlines()
+    assert ended.returncode == 0 and len(damaged) == 18, (whole, ended.stderr[-500:])
+    assert whole == "whole accepted"
+    assert [line for line in damaged if not line.endswith("refused")] == []
 
 
 @missing("procgen")
 @pytest.mark.parametrize("workers", [0, pytest.param(WORKERS, marks=pytest.mark.slow)])
-def test_a_run_whose_saved_environments_do_not_fit_is_refused_with_a_sentence(
-    saved, tmp_path, workers
-):
-    """Bytes cut short, with a manifest that agrees; the file is named, and left as it is."""
-    options = RUNS["procgen"][1]
-    left_after(config_of(tmp_path / "run", options, num_workers=workers), 1)
-    newest = max((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
-    arrays = load_file(newest / "state.safetensors")
+def test_a_run_whose_saved_environments_do_not_fit_is_refused_with_a_sentence(shell, workers):
+    """Bytes cut short, with a manifest that agrees; the file is left as it is."""
+    left_after(config_of(shell.folder / "run", RUNS["procgen"][1], num_workers=workers), 1)
+    newest = shell.run("run").checkpoints()[-1]
+    arrays = load(shell.run("run").last("state.safetensors"))
     arrays["sampler.0.bytes"] = arrays["sampler.0.bytes"][:-7]
     content = save(arrays)
     (newest / "state.safetensors").write_bytes(content)
@@ -419,7 +335,7 @@ def test_a_run_whose_saved_environments_do_not_fit_is_refused_with_a_sentence(
     }
     (newest / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(paceline.errors.BadInput) as caught:
-        list(paceline.resume(tmp_path / "run"))
+        list(paceline.resume(shell.folder / "run"))
     assert "state" in str(caught.value) and "\n" not in str(caught.value)
     assert not workers_of_this_process()
     assert (newest / "state.safetensors").read_bytes() == content

@@ -1,10 +1,12 @@
-"""Stacks of observations: as a policy sees them, as a learner does, and as a plain loop says.
+"""Frame stacks: a policy and a learner see what a plain loop stacks.
 
 S = observations in a stack, T = steps of a rollout, N = rows in all, B = columns.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import gymnasium as gym
@@ -14,6 +16,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from saved_runs import PLAIN
 from worlds import Anything
 
 import paceline
@@ -39,7 +42,7 @@ SPACES = {
     "matrix": spaces.Box(-1, 1, (2, 3), np.float32),
     "HWC": spaces.Box(0, 255, (8, 9, 3), np.uint8),
     "CHW": spaces.Box(0, 255, (3, 8, 9), np.uint8),
-    "grey": spaces.Box(0, 255, (8, 9), np.uint8),
+    "gray": spaces.Box(0, 255, (8, 9), np.uint8),
     "float HWC": spaces.Box(0, 1, (8, 8, 2), np.float32),
 }
 
@@ -250,41 +253,46 @@ def test_what_can_not_be_stacked_is_refused_with_a_sentence(space, words):
 
 RUNS = {
     "vector": ("vector", 3, False, {}),
-    "matrix, normalised": ("matrix", 4, False, {"normalize_obs": True}),
+    "matrix, normalized": ("matrix", 4, False, {"normalize_obs": True}),
     "vector, masked": ("vector", 2, True, {}),
     "HWC": ("HWC", 4, False, {}),
     "CHW, masked": ("CHW", 3, True, {}),
-    "grey": ("grey", 4, False, {}),
-    "grey, masked, small": ("grey", 5, True, {"encoder": "small"}),
+    "gray": ("gray", 4, False, {}),
+    "gray, masked, small": ("gray", 5, True, {"encoder": "small"}),
     "not stacked": ("HWC", 1, True, {}),
-    "impala": ("grey", 4, False, {"algo": "impala", "minibatches": 1}),
+    "impala": ("gray", 4, False, {"algo": "impala", "minibatches": 1}),
 }
 STEPS, COLUMNS = 12, 4
 
 
 def config_of(layout, size, masked, options):
     defaults = {
-        "preset": "none",
+        **PLAIN,
         "num_envs": COLUMNS,
         "rollout_steps": STEPS,
         "hidden": (16,),
-        "device": "cpu",
-        "threads": 1,
-        "compile": "off",
         "total_iters": 1000,
         "minibatches": 4,
         "env": {"frame_stack": size},
     }
-    if "HW" in layout or layout == "grey":
+    if "HW" in layout or layout == "gray":
         defaults["encoder"] = "mlp"
     make = partial(Anything, SPACES[layout], spaces.Discrete(3), masked=masked)
     return paceline.Config(env_id=make, **(defaults | options))
 
 
-def opinionated(parts):
-    """Weights by which every observation asks for another action, published."""
-    with torch.no_grad():
-        parts.learner.module.policy.head.weight.mul_(200)
+@contextmanager
+def built(name):
+    """The parts of a run, with weights by which every observation asks for another action."""
+    with build(config_of(*RUNS[name])) as parts:
+        with torch.no_grad():
+            parts.learner.module.policy.head.weight.mul_(200)
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
+        yield parts
+
+
+def learn(parts, rollout):
+    parts.learner.update(rollout, 1.0)
     parts.sampler.publish(parts.learner.weights, parts.learner.version)
 
 
@@ -311,9 +319,7 @@ def ratios(learner, minibatch):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_learner_sees_what_the_policy_saw_when_it_acted(name):
     """Row by row, in rollouts with episodes that end in them and span them."""
-    layout, size, masked, options = RUNS[name]
-    with build(config_of(layout, size, masked, options)) as parts:
-        opinionated(parts)
+    with built(name) as parts:
         learner, stored = parts.learner, parts.env_info.obs_spec
         seen, ends = watched(parts), 0
         for _ in range(3):
@@ -326,20 +332,17 @@ def test_a_learner_sees_what_the_policy_saw_when_it_acted(name):
             for part, (which, ours) in zip(looked, acted.items(), strict=True):
                 theirs = part[: STEPS * COLUMNS].numpy()
                 if which == "vector" and learner.module.spec.normalize_obs:
-                    continue  # it is given normalised, and judged by the ratio below
+                    continue  # it is given normalized, and judged by the ratio below
                 assert theirs.dtype == ours.dtype
                 np.testing.assert_array_equal(theirs, ours.reshape(theirs.shape), err_msg=which)
-            learner.update(rollout, 1.0)
-            parts.sampler.publish(learner.weights, learner.version)
+            learn(parts, rollout)
         assert ends > 5
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_ratio_of_every_first_minibatch_is_one(name):
     """And would not be, if rows were given to each other's actions."""
-    layout, size, masked, options = RUNS[name]
-    with build(config_of(layout, size, masked, options)) as parts:
-        opinionated(parts)
+    with built(name) as parts:
         learner = parts.learner
         for _ in range(3):
             rollout = parts.sampler.collect()
@@ -347,30 +350,23 @@ def test_the_ratio_of_every_first_minibatch_is_one(name):
             found = []
             for minibatch in learner.descent.shuffled(batch.rows, rollout, 0, 0).split(12):
                 looked = batch.with_images(minibatch).inputs
-                right = ratios(learner, _given(minibatch, looked))
+                right = ratios(learner, replace(minibatch, inputs=looked))
                 found.append(right)
                 turned = tuple(part.roll(1, 0) for part in looked)
-                wrong = ratios(learner, _given(minibatch, turned))
+                wrong = ratios(learner, replace(minibatch, inputs=turned))
                 assert (wrong - 1).abs().max() > 1e-2
             torch.testing.assert_close(
                 torch.cat(found), torch.ones(int(rollout.valid.sum())), rtol=0, atol=1e-5
             )
-            learner.update(rollout, 1.0)
-            parts.sampler.publish(learner.weights, learner.version)
+            learn(parts, rollout)
 
 
-def _given(minibatch, inputs):
-    from dataclasses import replace
-
-    return replace(minibatch, inputs=inputs)
-
-
-@pytest.mark.parametrize("name", ["HWC", "grey", "vector"])
+@pytest.mark.parametrize("name", ["HWC", "gray", "vector"])
 def test_a_rollout_holds_each_observation_once(name):
     """With as many more as the first stacks reach back; and so does the learner, of pictures."""
-    layout, size, masked, options = RUNS[name]
+    layout, size, *_ = RUNS[name]
     one = SPACES[layout].low.nbytes
-    with build(config_of(layout, size, masked, options)) as parts:
+    with built(name) as parts:
         rollout = parts.sampler.collect()
         assert rollout.obs.nbytes == (STEPS + 1) * COLUMNS * one
         assert rollout.before.nbytes == (size - 1) * COLUMNS * one
