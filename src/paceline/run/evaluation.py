@@ -34,6 +34,8 @@ NO_LIMIT = 100_000
 
 @dataclass(frozen=True)
 class EvalResult:
+    """Returns of an evaluation's episodes, with their statistics."""
+
     episodes: int
     mean: float
     std: float
@@ -54,6 +56,7 @@ class EvalResult:
     """the same of other worlds, by name: for Procgen, all levels beside those learnt on"""
 
     def as_dict(self) -> dict[str, Any]:
+        """Plain data, as in eval.json."""
         return asdict(self)
 
     def told_elsewhere(self) -> Iterator[str]:
