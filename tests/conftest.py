@@ -176,15 +176,10 @@ class Shell:
     def train_here(self, name, *arguments):
         """The same training within this process, which saves the import of torch."""
         import paceline
-        from paceline.config.flags import config_parser, nested
-        from paceline.config.resolve import resolve
+        from paceline.config.flags import parse_config
 
-        parser = config_parser()
-        given = parser.parse([str(argument) for argument in arguments])
-        given.pop("config", None)
-        place = {"output_dir": str(self.folder / name), "track": "none"}
-        config = resolve(parser.file, place, nested(given))
-        for _ in paceline.train(config):
+        place = ["--output-dir", str(self.folder / name), "--track", "none"]
+        for _ in paceline.train(parse_config([*place, *map(str, arguments)])):
             pass
         return self.run(name)
 

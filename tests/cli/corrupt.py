@@ -16,11 +16,11 @@ import string
 import types
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from annotated_types import Ge, Gt, Le
@@ -29,7 +29,7 @@ from paceline import Config
 from paceline.config.registry import sections
 from paceline.config.resolve import field_names
 from paceline.config.schema import Config as Schema
-from paceline.config.schema import option_fields
+from paceline.config.schema import EnvConfig, option_fields
 
 SUFFIXES = (".yaml", ".json", ".toml")
 MEGABYTES = 10_000_000
@@ -116,16 +116,25 @@ def put(config: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
 # What can be wrong with a field -------------------------------------------------------------------
 
 
-def leaves() -> Iterator[tuple[str, Any]]:
-    """Every option that is no section, by its dotted name, with its type."""
-    hints = typing.get_type_hints(Schema, include_extras=True)
-    named = {field.name: field.default_factory for field in option_fields()} | sections({})
-    for name, section in named.items():
-        if isinstance(section, type) and is_dataclass(section):
-            inside = typing.get_type_hints(section, include_extras=True)
-            yield from ((f"{name}.{field.name}", inside[field.name]) for field in fields(section))
-        else:
-            yield name, hints[name]
+class Leaf(NamedTuple):
+    """An option that is no section."""
+
+    name: str
+    """dotted"""
+    hint: Any
+    default: Any
+
+
+def leaves() -> Iterator[Leaf]:
+    kinds = {"": Schema, "env.": EnvConfig}
+    kinds |= {f"{name}.": kind for name, kind in sections({}).items()}
+    for prefix, kind in kinds.items():
+        hints = typing.get_type_hints(kind, include_extras=True)
+        for field in option_fields() if kind is Schema else fields(kind):
+            if field.name != "env":
+                made = field.default_factory
+                default = field.default if made is MISSING else made()
+                yield Leaf(prefix + field.name, hints[field.name], default)
 
 
 def parts_of(hint: Any) -> Iterator[Any]:
@@ -223,7 +232,7 @@ def misspelt(source: random.Random, name: str) -> str:
 def misspelt_names(source: random.Random) -> Found:
     known = set(field_names())
     for number in range(48):
-        name = source.choice([name for name, _ in leaves()])
+        name = source.choice([leaf.name for leaf in leaves()])
         *sections, last = name.split(".")
         while ".".join([*sections, last]) in known or not last:
             last = misspelt(source, name.rpartition(".")[2])
@@ -236,14 +245,14 @@ def misspelt_names(source: random.Random) -> Found:
 
 @kind
 def wrong_types_of_values(source: random.Random) -> Found:
-    for name, hint in leaves():
+    for name, hint, _ in leaves():
         for value in source.sample(wrong_types(hint), 1):
             yield changed(source, name, value, source.choice(SUFFIXES))
 
 
 @kind
 def numbers_out_of_range(source: random.Random) -> Found:
-    for name, hint in leaves():
+    for name, hint, _ in leaves():
         wrong = out_of_range(hint)
         if wrong:
             yield changed(source, name, source.choice(wrong), source.choice(SUFFIXES))
@@ -251,7 +260,7 @@ def numbers_out_of_range(source: random.Random) -> Found:
 
 @kind
 def numbers_that_are_none(source: random.Random) -> Found:
-    for name, hint in leaves():
+    for name, hint, _ in leaves():
         if float in set(parts_of(hint)):
             for value in source.sample([math.nan, math.inf, -math.inf], 2):
                 yield changed(source, name, value, source.choice(SUFFIXES))
@@ -274,7 +283,7 @@ def numbers_beyond_counting(source: random.Random) -> Found:
 
 @kind
 def nothing_where_something_is_needed(source: random.Random) -> Found:
-    for name, hint in leaves():
+    for name, hint, _ in leaves():
         if type(None) not in set(parts_of(hint)):
             yield changed(source, name, None, source.choice(SUFFIXES[:2]))
 
@@ -510,7 +519,7 @@ def nested_too_deeply(source: random.Random) -> Found:
     yield text("open objects", ".yaml", f"lr: {'{a: ' * 5_000}\n")
 
 
-def bomb(first: str, line: str, wide: int, letters: str) -> str:
+def yaml_bomb(first: str, line: str, wide: int = 9, letters: str = "abcdefghi") -> str:
     """Each line refers to the one before `wide` times."""
     lines = [f"a: &a {first}"]
     for old, new in pairwise(letters):
@@ -522,11 +531,11 @@ def bomb(first: str, line: str, wide: int, letters: str) -> str:
 def texts_that_multiply(source: random.Random) -> Found:
     for wide, letters in ((2, string.ascii_letters), (9, "abcdefghi"), (99, "abcde")):
         for first, line in (("[x]", "[{}]"), ("x", "[{}]"), ("{k: v}", "{{0: [{}]}}")):
-            content = bomb(first, line, wide, letters) + f"seed: *{letters[-1]}\n"
+            content = yaml_bomb(first, line, wide, letters) + f"seed: *{letters[-1]}\n"
             yield text(f"{wide} to the {len(letters)} {line}", ".yaml", content, "a")
     # Merged keys: so few that memory holds out until the time is up.
-    yield text("merged keys", ".yaml", bomb("{k: v}", "{{<<: [{}]}}", 9, "abcdefgh"))
-    yield text("merged keys, once", ".yaml", bomb("{k: v}", "{{<<: [{}]}}", 99, "abcde"))
+    yield text("merged keys", ".yaml", yaml_bomb("{k: v}", "{{<<: [{}]}}", 9, "abcdefgh"))
+    yield text("merged keys, once", ".yaml", yaml_bomb("{k: v}", "{{<<: [{}]}}", 99, "abcde"))
     for content in ("lr: &a [*a]", "lr: &a {a: *a}", "&a lr: *a", "lr: &a {<<: *a}", "&a [*a]"):
         yield text(content, ".yaml", f"{content}\n", "lr")
     long = f"a: &a {'x' * 50_000}\nhidden: [{', '.join(['*a'] * 2_000)}]\n"

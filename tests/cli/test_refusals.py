@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import resource
 import subprocess
 import sys
 
 import pytest
+from corrupt import yaml_bomb
 
 import paceline
 from paceline.errors import BadInput
@@ -47,18 +47,22 @@ for name, obs, act in (
 """
 
 
-def refused(ended, *words, lines=4):
-    """Exit 2, nothing trained, and a short sentence on stderr with all of `words`."""
+def refused(ended, words="", lines=4):
+    """Exit code 2 and a short message on stderr that has all of `words`, separated by spaces."""
     assert ended.code == 2, ended
-    assert "Traceback" not in ended.err, ended.err
     assert ended.err.startswith("paceline: "), ended.err
-    assert 1 <= len(ended.err.strip().splitlines()) <= lines, ended.err
-    for word in words:
-        assert str(word).lower() in ended.err.lower(), f"{word!r} is not in: {ended.err}"
+    says(ended.err, words, lines)
+
+
+def says(text, words, lines=4):
+    assert "Traceback" not in text, text
+    assert 1 <= len(text.strip().splitlines()) <= lines, text
+    for word in words.split():
+        assert word.lower() in text.lower(), f"{word!r} is not in: {text}"
 
 
 @pytest.mark.parametrize("arguments", ["--lr much", "--gama 1", "--config lr.yaml", "--lr"])
-def test_a_user_sees_one_sentence_and_the_exit_code_2(shell, command, arguments):
+def test_a_user_sees_one_line_and_the_exit_code_2(shell, command, arguments):
     ended = shell("train", *arguments.split())
     refused(ended, "gama" if "gama" in arguments else "lr", lines=1)
     there = command("train", *arguments.split())
@@ -68,59 +72,63 @@ def test_a_user_sees_one_sentence_and_the_exit_code_2(shell, command, arguments)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--num-envs 8 --rollout-steps 5 --minibatches 3", ("minibatches 3", "40", "nearest")),
-        ("--num-envs 8 --rollout-steps 8 --batch-size 48", ("batch_size 48", "64", "nearest")),
-        ("--batch-size 64 --minibatches 4", ("batch_size", "64", "minibatches", "4")),
-        ("--ppo.gae-lambda 3", ("ppo.gae_lambda", "3", "less than or equal to 1")),
-        ("--gamma -1", ("gamma", "-1", "greater than or equal to 0")),
-        ("--lr nan", ("lr", "nan", "finite")),
-        ("--lr much", ("lr", "much", "number")),
-        ("--num-envs 0", ("num_envs", "0", "greater than or equal to 1")),
-        ("--num-envs 2.5", ("num_envs", "2.5", "integer")),
-        ("--seed -3", ("seed", "-3")),
-        ("--duration 30", ("duration", "30", "write", "0.5h")),
-        ("--total-steps lots", ("total_steps", "lots", "300_000")),
-        ("--algo a2c --epochs 3", ("a2c", "epochs is 3", "ppo")),
-        ("--algo a2c --minibatches 2", ("a2c", "2 minibatches")),
-        ("--algo impala --epochs 2", ("impala", "epochs is 2", "ppo")),
-        ("--algo impala --impala.c-bar 2", ("c_bar is 2", "rho_bar 1", "--impala.rho-bar")),
+        ("--num-envs 8 --rollout-steps 5 --minibatches 3", "minibatches 3 40 nearest"),
+        ("--num-envs 8 --rollout-steps 8 --batch-size 48", "batch_size 48 64 nearest"),
+        ("--batch-size 64 --minibatches 4", "batch_size 64 minibatches 4"),
+        ("--num-envs 100000 --rollout-steps 100000", "num_envs 100000 10,000,000,000 rows"),
+        ("--ppo.gae-lambda 3", "ppo.gae_lambda 3 less 1"),
+        ("--gamma -1", "gamma -1 greater 0"),
+        ("--lr nan", "lr nan finite"),
+        ("--lr much", "lr much number"),
+        ("--num-envs 0", "num_envs 0 greater 1"),
+        ("--num-envs 2.5", "num_envs 2.5 integer"),
+        ("--seed -3", "seed -3"),
+        ("--total-steps lots", "total_steps lots 300_000"),
+        ("--init-method nowhere", "init_method nowhere env:// tcp://"),
+        ("--algo a2c --epochs 3", "a2c epochs 3 ppo"),
+        ("--algo a2c --minibatches 2", "a2c minibatches 2"),
+        ("--algo impala --epochs 2", "impala epochs 2 ppo"),
+        ("--algo impala --impala.c-bar 2", "c_bar 2 rho_bar 1 --impala.rho-bar"),
         (
             "--num-envs 1 --rollout-steps 1",
-            ("normalize_advantage", "1 env × 1 step", "--ppo.normalize-advantage none"),
+            "ppo.normalize_advantage rollout single --ppo.normalize-advantage none",
         ),
         (
             "--num-envs 2 --rollout-steps 4 --minibatches 8 --ppo.normalize-advantage minibatch",
-            ("'minibatch'", "minibatches 8", "--ppo.normalize-advantage rollout"),
+            "'minibatch' minibatches 8 --ppo.normalize-advantage rollout",
         ),
         (
             "--ranks 2 --num-envs 1 --rollout-steps 4 --batch-size 2 "
             "--ppo.normalize-advantage minibatch",
-            ("'minibatch'", "minibatches 4", "single row"),
+            "'minibatch' minibatches 4 single row",
         ),
         (
             "--algo a3c --num-workers 2 --num-envs 2 --rollout-steps 1 "
             "--a2c.normalize-advantage rollout",
-            ("a2c.normalize_advantage", "--a2c.normalize-advantage none"),
+            "a2c.normalize_advantage --a2c.normalize-advantage none",
         ),
-        ("--algo dqn", ("algo", "dqn", "ppo")),
-        ("--preset Cartpole-v1", ("preset", "Cartpole-v1", "did you mean CartPole-v1?")),
-        ("--activation sine", ("activation", "sine", "tanh")),
-        ("--hidden 64,x", ("hidden", "integer")),
-        ("--hidden 64,-1", ("hidden", "-1")),
-        ("--anneal-lr maybe", ("anneal_lr", "maybe", "bool")),
-        ("--env.kwargs {size", ("env.kwargs", "{size")),
-        ("--env.kwargs 5", ("env.kwargs", "5", "dictionary")),
-        ("--gama 0.9", ("--gama", "did you mean --gamma?")),
-        ("--ppo.clp 0.9", ("--ppo.clp", "did you mean --ppo.clip?")),
-        ("--lr", ("--lr", "argument")),
-        ("CartPole-v1", ("CartPole-v1", "no such argument")),
-        ("--config nothing.yaml", ("nothing.yaml", "no such file")),
-        ("--config nothing.py", ("nothing.py", "no such file")),
-        ("--config nothing", ("nothing", ".yaml", ".toml")),
+        ("--algo dqn", "algo dqn ppo"),
+        ("--preset Cartpole-v1", "preset Cartpole-v1 mean CartPole-v1?"),
+        ("--activation sine", "activation sine tanh"),
+        ("--hidden 64,x", "hidden integer"),
+        ("--hidden 64,-1", "hidden -1"),
+        ("--anneal-lr maybe", "anneal_lr maybe bool"),
+        ("--env.kwargs {size", "env.kwargs {size"),
+        ("--env.kwargs 5", "env.kwargs 5 dictionary"),
+        ("CartPole-v1", "CartPole-v1 argument"),
+        ("--config nothing.yaml", "nothing.yaml no file"),
+        ("--config nothing.py", "nothing.py no file"),
+        ("--config nothing", "nothing .yaml .toml"),
+        ("--env-id toy:chain --normalize-obs", "normalize_obs discrete"),
+        ("--env-id toy:chain --env.frame-stack 2", "frame_stack Discrete"),
+        (
+            '--env-id toy:identity --env.kwargs {"image":true} --normalize-obs',
+            "obs image",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name_the_value_and_a_remedy(command, arguments, words):
-    refused(command("train", *arguments.split()), *words)
+    refused(command("train", *arguments.split()), words)
 
 
 @pytest.fixture
@@ -139,47 +147,35 @@ def here(shell, monkeypatch):
         sys.modules.pop(module, None)
 
 
-def says(text, *words):
-    assert len(text.splitlines()) <= 4, text
-    for word in words:
-        assert word.lower() in text.lower(), f"{word!r} is not in: {text}"
-
-
 @pytest.mark.parametrize(
     ("env_id", "words"),
     [
-        ("Cartpole-v1", ("Cartpole-v1", "did you mean CartPole-v1")),
-        ("CartPole-v77", ("CartPole-v77", "CartPole-v1")),
-        ("no_such_module:Thing-v0", ("no_such_module", "PYTHONPATH")),
-        ("toy:idenity", ("toy:idenity", "toy:identity")),
-        ("toy:", ("toy:", "toy:identity")),
-        ("oddities:Absent-v0", ("oddities:Absent-v0", "not a registered")),
-        ("oddities:Text-v0", ("observation", "Text", "wrap")),
-        ("oddities:Mission-v0", ("observation", "'mission'", "Text", "wrap")),
-        ("oddities:Graph-v0", ("observation", "Graph", "wrap")),
-        ("oddities:Sequence-v0", ("observation", "Sequence", "wrap")),
-        ("oddities:Say-v0", ("action", "Text", "wrap")),
-        ("oddities:DictAction-v0", ("action", "Dict", "wrap")),
-        ("oddities:Nothing-v0", ("observation", "nothing to see")),
-        ("", ("env_id",)),
-        ("x" * 300, ("env_id", "not a registered")),
+        ("Cartpole-v1", "env_id Cartpole-v1 mean CartPole-v1"),
+        ("CartPole-v77", "env_id CartPole-v77 CartPole-v1"),
+        ("no_such_module:Thing-v0", "env_id no_such_module PYTHONPATH"),
+        ("toy:idenity", "toy:idenity toy:identity"),
+        ("toy:", "toy: toy:identity"),
+        ("oddities:Absent-v0", "env_id oddities:Absent-v0 registered"),
+        ("oddities:Text-v0", "observation Text wrap"),
+        ("oddities:Mission-v0", "observation 'mission' Text wrap"),
+        ("oddities:Graph-v0", "observation Graph wrap"),
+        ("oddities:Sequence-v0", "observation Sequence wrap"),
+        ("oddities:Say-v0", "action Text wrap"),
+        ("oddities:DictAction-v0", "action Dict wrap"),
+        ("oddities:Nothing-v0", "observation nothing"),
+        ("", "env_id"),
+        ("x" * 300, "env_id registered"),
     ],
 )
 def test_an_environment_that_can_not_be_used_is_refused_by_name(here, env_id, words):
-    says(here(env_id), *words)
+    says(here(env_id), words)
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "words"),
-    [
-        ("nowhere:Wrapper", ("env.wrappers", "nowhere:Wrapper", "module:Class")),
-        ("gymnasium.wrappers:Absent", ("env.wrappers", "Absent")),
-        ("oddities", ("env.wrappers", "oddities", "module:Class")),
-        (":", ("env.wrappers", "module:Class")),
-    ],
+    "wrapper", ["nowhere:Wrapper", "gymnasium.wrappers:Absent", "oddities", ":"]
 )
-def test_a_wrapper_that_can_not_be_imported_is_refused_by_name(here, wrapper, words):
-    says(here(wrappers=(wrapper,)), *words)
+def test_a_wrapper_that_can_not_be_imported_is_refused_by_name(here, wrapper):
+    says(here(wrappers=(wrapper,)), f"env.wrappers {wrapper} module:Class")
 
 
 @pytest.mark.parametrize(
@@ -188,135 +184,72 @@ def test_a_wrapper_that_can_not_be_imported_is_refused_by_name(here, wrapper, wo
 def test_a_module_that_fails_to_import_is_named_with_its_error(shell, here, body):
     (shell.folder / "broken.py").write_text(body + "\n")
     error = "nothing_of_the_kind" if "nothing" in body else "Error"
-    says(here("broken:Thing-v0"), "env_id", "broken", error)
+    says(here("broken:Thing-v0"), f"env_id broken {error}")
     sys.modules.pop("broken", None)
-    says(here(wrappers=("broken:Thing",)), "env.wrappers", "broken:Thing", error)
+    says(here(wrappers=("broken:Thing",)), f"env.wrappers broken:Thing {error}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--env-id Cartpole-v1", ("Cartpole-v1", "did you mean CartPole-v1")),
-        ("--env-id oddities:Mission-v0", ("observation", "'mission'", "Text", "wrap")),
-    ],
-)
-def test_the_command_refuses_such_environments_and_makes_no_run(shell, here, arguments, words):
-    """`here` has made the module that some of them come from."""
-    refused(shell("train", *arguments.split()), *words)
+@pytest.mark.parametrize("env_id", ["Cartpole-v1", "oddities:Mission-v0"])
+def test_the_command_refuses_such_environments_and_makes_no_run(shell, here, env_id):
+    """`here` has written the module oddities."""
+    refused(shell("train", "--env-id", env_id))
     assert not (shell.folder / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--normalize-obs", ("normalize_obs", "discrete", "leave it off")),
-        ("--env.frame-stack 2", ("frame_stack", "Discrete")),
-    ],
-)
-def test_what_a_discrete_observation_can_not_have_is_refused(command, arguments, words):
-    refused(command("train", "--env-id", "toy:chain", *arguments.split()), *words)
-
-
-def test_running_statistics_of_images_are_refused(command):
-    image = ("--env-id", "toy:identity", "--env.kwargs", '{"image": true}')
-    refused(command("train", *image, "--normalize-obs"), "normalize_obs", "image", "leave it off")
 
 
 def test_a_gpu_that_is_not_there_is_refused(command):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    refused(command("train", "--device", "cuda"), "device", "cuda", "--device cpu")
-
-
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n"
-    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
+    refused(command("train", "--device", "cuda"), "device cuda cpu")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("c.yaml", b"lr: [1, 2\ngamma: }", ("c.yaml", "yaml")),
-        ("c.yaml", b"lr: 1\n\tgamma: 2\n", ("c.yaml", "yaml")),
-        ("c.json", b'{"lr": 1,}', ("c.json", "json")),
-        ("c.toml", b"lr = = 1", ("c.toml", "toml")),
-        ("c.yaml", bytes(range(256)) * 40, ("c.yaml", "can't be read")),
-        ("c.json", bytes(range(256)) * 40, ("c.json", "can't be read")),
-        ("c.toml", bytes(range(256)) * 40, ("c.toml", "can't be read")),
-        ("c.yaml", pickle.dumps({"lr": 1.0}), ("c.yaml",)),
-        ("c.yaml", b"just words", ("c.yaml", "names and values", "just words")),
-        ("c.yaml", b"- lr\n- gamma\n", ("c.yaml", "names and values")),
-        ("c.yaml", b"1: 2\n", ("c.yaml", "names and values")),
-        ("c.json", b"[" * 60_000, ("c.json", "deep")),
-        ("c.yaml", b"[" * 60_000, ("c.yaml", "deep")),
-        ("c.toml", b"x = " + b"[" * 60_000, ("c.toml", "deep")),
-        ("c.yaml", b'seed: !!int ""\n', ("c.yaml",)),
-        ("c.yaml", b"seed: !!float ''\n", ("c.yaml",)),
-        ("c.yaml", b"seed: !!timestamp soon\n", ("c.yaml",)),
-        ("c.yaml", b"anneal_lr: !!bool perhaps\n", ("c.yaml",)),
-        ("c.yaml", b"seed: 2026-02-31\n", ("c.yaml",)),
-        ("c.yaml", b"gamm: 1\n", ("gamm", "did you mean gamma?")),
-        ("c.yaml", b"ppo: {clap: 0.1}\n", ("ppo.clap", "did you mean ppo.clip?")),
-        ("c.yaml", b"ppo: hard\n", ("ppo", "hard")),
-        ("c.toml", b"lr = 2026-01-01\n", ("lr", "2026-01-01", "number")),
-        ("c.json", b'{"env_id": 5}', ("env_id", "5")),
-        ("c.yaml", b"output_dir: !!python/name:os.system\n", ("c.yaml", "python/name")),
-        ("c.py", b"lr = 1\n", ("c.py", "config = paceline.Config")),
-        ("c.py", b"1 / 0\n", ("c.py", "ZeroDivisionError")),
-        ("c.py", b"def f(:\n", ("c.py", "SyntaxError")),
-        ("c.py", b"import paceline\nconfig = paceline.Config(lr=-1)\n", ("lr", "-1")),
-        ("c.py", bytes(range(256)), ("c.py",)),
-        ("c.YAML", b"lr: 1\n", ("c.YAML", ".yaml")),
+        ("c.yaml", b"lr: [1, 2\ngamma: }", "c.yaml yaml"),
+        ("c.json", b'{"lr": 1,}', "c.json json"),
+        ("c.toml", b"lr = = 1", "c.toml toml"),
+        ("c.yaml", bytes(range(256)) * 40, "c.yaml read"),
+        ("c.yaml", b"just words", "c.yaml names values words"),
+        ("c.yaml", b"1: 2\n", "c.yaml names values"),
+        ("c.json", b"[" * 60_000, "c.json deeply"),
+        ("c.yaml", b"[" * 60_000, "c.yaml deeply"),
+        ("c.toml", b"x = " + b"[" * 60_000, "c.toml deeply"),
+        ("c.yaml", b"gamm: 1\n", "gamm mean gamma?"),
+        ("c.yaml", b"ppo: {clap: 0.1}\n", "ppo.clap mean ppo.clip?"),
+        ("c.yaml", b"ppo: hard\n", "ppo hard"),
+        ("c.toml", b"lr = 2026-01-01\n", "lr 2026-01-01 number"),
+        ("c.yaml", b"output_dir: !!python/name:os.system\n", "c.yaml python/name"),
+        ("c.py", b"lr = 1\n", "c.py config paceline.Config"),
+        ("c.py", b"1 / 0\n", "c.py ZeroDivisionError"),
+        ("c.py", b"def f(:\n", "c.py SyntaxError"),
+        ("c.py", b"import paceline\nconfig = paceline.Config(lr=-1)\n", "lr -1"),
+        ("c.YAML", b"lr: 1\n", "c.YAML .yaml"),
     ],
 )
-def test_a_file_that_can_not_be_used_is_refused_by_name(shell, command, name, content, words):
+def test_a_file_that_can_not_be_used_is_refused_with_cause(shell, command, name, content, words):
+    """Whether every kind of wrong file is refused, test_config_fuzz asks."""
     (shell.folder / name).write_bytes(content)
-    refused(command("train", "--config", name), *words)
+    refused(command("train", "--config", name), words)
 
 
-def test_a_file_of_ten_megabytes_of_noise_is_refused_soon(shell):
-    (shell.folder / "c.json").write_bytes(b'{"lr": "' + b"x" * 10_000_000 + b'"}')
-    ended = shell("train", "--config", "c.json")
-    refused(ended, "c.json", "larger")
-    assert len(ended.err) < 1000
-    assert ended.cpu < SOON
-
-
-def test_a_file_that_multiplies_itself_is_refused_soon(shell):
-    """Nine references to nine references, nine times: printed out it would fill the memory."""
-    (shell.folder / "c.yaml").write_text(f"{BOMB}seed: *i\n")
-
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("c.json", '{"lr": "' + "x" * 10_000_000 + '"}', "larger"),
+        ("c.yaml", yaml_bomb("[x, x, x]", "[{}]") + "seed: *i\n", "values"),
+    ],
+    ids=["ten megabytes", "references that multiply"],
+)
+def test_a_file_that_would_fill_the_memory_is_refused_soon(shell, name, content, word):
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
 
-    ended = shell("train", "--config", "c.yaml", preexec_fn=limit)
-    refused(ended, "c.yaml", "values", lines=20)
-    assert len(ended.err) < 5000
+    (shell.folder / name).write_text(content)
+    ended = shell("train", "--config", name, preexec_fn=limit)
+    refused(ended, f"{name} {word}")
+    assert len(ended.err) < 1000
     assert ended.cpu < SOON
-
-
-def test_numbers_too_large_to_factor_are_refused_soon(shell):
-    """The nearest divisor of 10^8 rows must not be looked for by trying them all."""
-    huge = ("--num-envs", "10007", "--rollout-steps", "9973", "--minibatches", "4")
-    ended = shell("train", *huge)
-    refused(ended, "minibatches 4")
-    assert ended.cpu < SOON
-
-
-def test_a_rollout_that_no_memory_holds_is_refused(shell):
-    huge = ("--num-envs", "100000", "--rollout-steps", "100000")
-    ended = shell("train", *huge)
-    refused(ended, "num_envs 100000", "10,000,000,000 rows")
-    assert ended.cpu < SOON
-
-
-def test_a_directory_is_no_configuration(shell, command):
-    (shell.folder / "folder.yaml").mkdir()
-    (shell.folder / "folder").mkdir()
-    refused(command("train", "--config", "folder.yaml"), "folder.yaml", "directory")
-    refused(command("train", "--config", "folder"), "folder", ".yaml")
 
 
 @pytest.mark.parametrize(
@@ -330,10 +263,11 @@ def test_a_directory_is_no_configuration(shell, command):
         "{\"lr\": \"__import__('os').mkdir('canary')\"}\n",
     ],
 )
-def test_nothing_in_a_yaml_file_is_executed(shell, text):
+def test_nothing_in_a_yaml_file_is_executed(shell, command, monkeypatch, text):
+    monkeypatch.syspath_prepend(shell.folder)
     (shell.folder / "evil.yaml").write_text(text)
     (shell.folder / "canary.py").write_text("open('canary', 'w')\n")
-    refused(shell("train", "--config", "evil.yaml"))
+    refused(command("train", "--config", "evil.yaml"))
     assert not (shell.folder / "canary").exists()
 
 
@@ -351,7 +285,7 @@ def test_a_place_that_can_not_be_written_is_refused_before_training(shell, comma
     (shell.folder / "file").write_text("precious")
     rest = ["--output-dir", "run"] if option[0] != "--output-dir" else []
     ended = command("train", "--total-iters", "1", "--overwrite", *option, *rest)
-    refused(ended, option[0][2:].replace("-", "_"), option[1])
+    refused(ended, f"{option[0][2:].replace('-', '_')} {option[1]}")
     assert "steps/s" not in ended.out
     assert (shell.folder / "file").read_text() == "precious"
 
@@ -362,12 +296,6 @@ def test_a_path_that_no_file_system_takes_is_refused(shell, command, text):
     refused(command("train", "--total-iters", "1", "--config", "c.json"), "output_dir")
 
 
-def test_a_name_too_long_for_a_file_is_refused_like_any_unknown_one(command):
-    refused(command("train", "--env-id", "x" * 300), "env_id", "not a registered")
-    refused(command("train", "--preset", "x" * 300), "preset")
-    refused(command("train", "--algo", "x" * 300), "algo")
-
-
 @pytest.mark.parametrize("number", ["0", "-1", "ten", "1.5", "²", ""])
 def test_a_wrong_number_of_evaluation_episodes_is_refused(command, number):
     refused(command("eval", "run", "--episodes", number), lines=2)
@@ -376,18 +304,18 @@ def test_a_wrong_number_of_evaluation_episodes_is_refused(command, number):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("eval", "nowhere"), ("nowhere", "neither a run nor a checkpoint")),
-        (("eval", "--checkpoint", "nowhere"), ("nowhere",)),
-        (("eval", "a", "--checkpoint", "b"), ("not both",)),
-        (("eval", "--episodes", "5"), ("name a run",)),
-        (("eval", "tmp", "--episode", "5"), ("--episode", "--episodes")),
-        (("resume", "nowhere"), ("nowhere", "holds no run")),
-        (("resume", "tmp"), ("tmp", "holds no run")),
-        (("resume", "tmp", "--lrr", "1"), ("--lrr", "did you mean --lr?")),
+        ("eval nowhere", "nowhere neither run nor checkpoint"),
+        ("eval --checkpoint nowhere", "nowhere"),
+        ("eval a --checkpoint b", "not both"),
+        ("eval --episodes 5", "name a run"),
+        ("eval tmp --episode 5", "--episode --episodes"),
+        ("resume nowhere", "nowhere no run"),
+        ("resume tmp", "tmp no run"),
+        ("resume tmp --lrr 1", "--lrr mean --lr?"),
     ],
 )
 def test_a_run_that_is_none_is_refused_by_name(command, arguments, words):
-    refused(command(*arguments), *words)
+    refused(command(*arguments.split()), words)
 
 
 def test_the_installed_command_is_the_module(shell):

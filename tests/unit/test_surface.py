@@ -1,4 +1,4 @@
-"""What `import paceline` offers: these names, all of them, and no other."""
+"""What `import paceline` offers: these names and no others, each documented and annotated."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 import paceline
+from paceline.config.schema import Config
 
 SURFACE = {
     "Agent",
@@ -26,16 +27,35 @@ SURFACE = {
 }
 
 
+def functions_of(thing):
+    """A function itself; of a class its public methods and properties."""
+    if inspect.isfunction(thing):
+        return [thing]
+    public = [member for name, member in vars(thing).items() if not name.startswith("_")]
+    found = [getattr(one, "fget", None) or getattr(one, "__func__", one) for one in public]
+    return [one for one in found if inspect.isfunction(one)]
+
+
 def test_the_public_surface_is_exactly_this():
     assert set(paceline.__all__) == SURFACE
     assert len(paceline.__all__) == len(SURFACE)
 
 
 @pytest.mark.parametrize("name", sorted(SURFACE))
-def test_every_public_name_resolves_to_something_documented(name):
+def test_every_public_name_is_documented_and_annotated(name):
     thing = getattr(paceline, name)
     assert thing.__name__ == name
-    assert inspect.isclass(thing) or inspect.isfunction(thing)
+    generated = f"{name}("  # by dataclasses, if there is no docstring
+    things = [thing, *([Config] if name == "Config" else [])]  # the function, and what it returns
+    for one in things:
+        assert one.__doc__ and not one.__doc__.startswith(generated)
+        for function in functions_of(one):
+            assert function.__doc__, function.__qualname__
+            signature = inspect.signature(function)
+            assert signature.return_annotation is not signature.empty, function.__qualname__
+            for parameter in signature.parameters.values():
+                annotated = parameter.annotation is not parameter.empty
+                assert annotated or parameter.name == "self", (function.__qualname__, parameter)
 
 
 def test_a_name_that_is_not_there_is_refused_with_those_that_are():

@@ -27,13 +27,9 @@ paceline resume RUN [--total-steps N] [--total-iters N] [--duration T] [--eval-e
 
 
 def train_command(arguments: list[str]) -> int:
-    from ..config.flags import config_parser, help_text, nested
-    from ..config.resolve import resolve
+    from ..config.flags import help_text, parse_config
 
-    parser = config_parser()
-    given = parser.parse([argument for argument in arguments if argument not in HELP])
-    given.pop("config", None)
-    config = resolve(parser.file, nested(given))
+    config = parse_config([argument for argument in arguments if argument not in HELP])
     if HELP & set(arguments):
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0

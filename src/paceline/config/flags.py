@@ -16,6 +16,7 @@ from typing import Any, NoReturn, get_type_hints
 from ..errors import BadInput
 from .files import load_file
 from .registry import ENTRIES, name_of, sections
+from .resolve import resolve
 from .schema import Config, EnvConfig, option_fields
 from .text import did_you_mean
 
@@ -133,6 +134,14 @@ def config_parser(*positional: str) -> ConfigParser:
     for field in fields_of():
         parser.add(field)
     return parser
+
+
+def parse_config(arguments: list[str]) -> Config:
+    """The configuration that command-line arguments describe: options and `--config FILE`."""
+    parser = config_parser()
+    given = parser.parse(arguments)
+    given.pop("config", None)
+    return resolve(parser.file, nested(given))
 
 
 def nested(given: dict[str, Any]) -> dict[str, Any]:

@@ -227,6 +227,7 @@ class Config:
         return resolve(given_options(self), changes)
 
     def with_output_dir(self, output_dir: str) -> Config:
+        """The same run in another directory."""
         given = {**self.given, "output_dir": output_dir}
         return dataclasses.replace(self, output_dir=output_dir, given=given)
 

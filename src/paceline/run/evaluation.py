@@ -36,6 +36,8 @@ NO_LIMIT = 100_000
 
 @dataclass(frozen=True)
 class EvalResult:
+    """Returns of an evaluation's episodes, with their statistics."""
+
     episodes: int
     mean: float
     std: float
@@ -56,6 +58,7 @@ class EvalResult:
     """results on other variants of the environment, by name: for Procgen, on all levels"""
 
     def as_dict(self) -> dict[str, Any]:
+        """Plain data, as in eval.json."""
         return asdict(self)
 
     def as_json(self) -> bytes:
