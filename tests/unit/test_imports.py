@@ -194,3 +194,7 @@ assert lines and config.num_envs
 print('torch' in sys.modules)
 """
     assert in_fresh_process(code) == "False"
+
+
+def test_importing_the_package_does_not_import_gymnasium():
+    assert in_fresh_process("import sys, paceline; print('gymnasium' in sys.modules)") == "False"
