@@ -8,7 +8,7 @@
 
 Every round first lets two independent processes and then one step the environment, which says how
 much two workers can gain at that moment at most; then the contestants take turns. Ratios are
-between neighbours of a round. Writes benchmarks/results/parallel-<what>.json.
+between neighbors of a round. Writes benchmarks/results/parallel-<what>.json.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python benchmarks/ppo_speed.py --env-id LunarLander-v3 --num-envs 16
 
 Each round runs every contestant for a few seconds, one after the other, in processes of their own
-that wait in between; the ratio of a round is between neighbours, so that a machine whose speed
+that wait in between; the ratio of a round is between neighbors, so that a machine whose speed
 drifts does not decide it. One thread each. Writes benchmarks/results/ppo_speed-<env>.json.
 """
 

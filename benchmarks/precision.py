@@ -3,7 +3,7 @@
     python benchmarks/precision.py --seeds 8
 
 The task is small enough to finish on a CPU without instructions for bfloat16, where it is emulated:
-what is learnt is the same there, and how fast is not asked. Writes
+what is learned is the same there, and how fast is not asked. Writes
 benchmarks/results/precision.json.
 """
 
@@ -38,7 +38,7 @@ TASK: dict[str, Any] = {
 }
 
 
-def learnt(precision: str, seed: int) -> dict[str, float]:
+def learned(precision: str, seed: int) -> dict[str, float]:
     """The mean return over training, and of the policy at its end."""
     with tempfile.TemporaryDirectory() as folder:
         config = paceline.Config(**TASK, precision=precision, seed=seed, output_dir=f"{folder}/run")
@@ -82,7 +82,7 @@ def main() -> None:
         found[env_id] = ratios("bf16", env_id, **more)
         print(f"{env_id}: first ratios differ from 1 by {found[env_id]}", flush=True)
     for seed in range(options.seeds):
-        row = {precision: learnt(precision, seed) for precision in ("fp32", "bf16")}
+        row = {precision: learned(precision, seed) for precision in ("fp32", "bf16")}
         found["runs"].append(row)
         print(f"seed {seed}: {row}", flush=True)
     for what in ("area", "final"):

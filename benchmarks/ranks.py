@@ -186,7 +186,7 @@ def textbook(options: argparse.Namespace, ddp: bool) -> Side:
 
 
 def contestants(options: argparse.Namespace) -> dict[str, Side]:
-    """In the order of a round, in which those that are compared are neighbours."""
+    """In the order of a round, in which those that are compared are neighbors."""
     if options.what == "textbook":
         # At a learning rate of 0 both sides stay in the same world, however far each one comes.
         return {

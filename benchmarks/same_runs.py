@@ -33,12 +33,12 @@ CASES = {
     "ppo": SMALL + "--env-id CartPole-v1",
     "ppo preset": "--env-id CartPole-v1 --compile off",
     "ppo compiled": "--env-id CartPole-v1 --compile on",
-    "ppo Box actions, normalisers": SMALL
+    "ppo Box actions, normalizers": SMALL
     + "--env-id Pendulum-v1 --normalize-obs --normalize-return --state-dependent-std",
-    "ppo normalisers compiled": "--env-id Pendulum-v1 --compile on --total-iters 6",
+    "ppo normalizers compiled": "--env-id Pendulum-v1 --compile on --total-iters 6",
     "ppo KL stop, annealing": SMALL
     + "--env-id CartPole-v1 --ppo.target-kl 0.003 --anneal-lr --ppo.anneal-clip --lr 3e-3",
-    "ppo minibatch normalisation, value clip, shared trunk": SMALL
+    "ppo minibatch normalization, value clip, shared trunk": SMALL
     + "--ppo.normalize-advantage minibatch --ppo.value-clip 0.2 --shared-trunk --hidden 32,32",
     "ppo discrete observations, masks": SMALL + "--env-id Taxi-v4",
     "ppo frame stack": SMALL + "--env-id CartPole-v1 --env.frame-stack 3",
@@ -149,7 +149,7 @@ def both_trees(base: str, scratch: Path) -> Iterator[list[Tree]]:
 
 
 def metrics(run: Path) -> list[dict[str, object]]:
-    """What depends on what was learnt, and not on the clock."""
+    """What depends on what was learned, and not on the clock."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in line.items() if not k.startswith(TIMING)} for line in lines]
 

@@ -4,7 +4,7 @@
     python benchmarks/suites.py procgen --rounds 4    # training, against the same in a plain loop
     python benchmarks/suites.py limit                 # Pong's share of what its convolutions allow
 
-Sides take turns, and a round's ratio is between neighbours; a plain loop has a process of its own.
+Sides take turns, and a round's ratio is between neighbors; a plain loop has a process of its own.
 Writes benchmarks/results/suites-<name>.json.
 """
 

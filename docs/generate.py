@@ -1,15 +1,17 @@
-"""The tables of docs/configuration.md, from the configuration's dataclasses and the presets.
+"""What pages take from the code: tables of configuration.md, line numbers of architecture.md.
 
-    python docs/generate.py               # rewrite the page between its markers
-    python docs/generate.py --check       # exit 1 if that would change it
+    python docs/generate.py               # rewrite both pages
+    python docs/generate.py --check       # exit 1 if that would change one
 
-`<!-- options -->…<!-- /options -->` holds every option, `<!-- presets -->…<!-- /presets -->` every
-preset with its source.
+In configuration.md `<!-- options -->…<!-- /options -->` holds every option, `<!-- presets -->…
+<!-- /presets -->` every preset with its source. In architecture.md a link [`Class.method`](/src/…)
+leads to the line where that is defined.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import json
 import re
@@ -28,7 +30,9 @@ from paceline.config.registry import ALGORITHMS, ENTRIES, entry, sections
 from paceline.config.schema import Config
 from paceline.config.values import parse_duration, parse_steps
 
-PAGE = Path(__file__).with_name("configuration.md")
+DOCS = Path(__file__).parent
+LINK = re.compile(r"\[`([\w.]+)`\]\(/(src/[\w/]+\.py)(?:#L\d+)?\)")
+"""A link to a class or function of the package."""
 GROUPS = {
     "algo": "What is trained",
     "total_steps": "When it ends, where it begins",
@@ -192,28 +196,50 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def filled(page: str) -> str:
-    """The page with both tables as they should be."""
+def with_tables(page: str) -> str:
+    """configuration.md with both tables as they should be."""
     for marker, content in (("options", options()), ("presets", preset_list())):
         pattern = re.compile(rf"(<!-- {marker} -->).*?(<!-- /{marker} -->)", re.DOTALL)
         if not pattern.search(page):
-            sys.exit(f"{PAGE} has no <!-- {marker} -->…<!-- /{marker} --> to fill")
+            sys.exit(f"configuration.md has no <!-- {marker} -->…<!-- /{marker} --> to fill")
         page = pattern.sub(lambda found, new=content: f"{found[1]}\n{new}\n{found[2]}", page)
     return page
+
+
+def with_lines(page: str) -> str:
+    """architecture.md with every link to a name at the line of its definition."""
+    return LINK.sub(lambda link: f"[`{link[1]}`](/{link[2]}{_anchor(link[1], link[2])})", page)
+
+
+def _anchor(name: str, path: str) -> str:
+    """`#L12` for a class, function or method that the file defines; nothing for the file."""
+    if path.endswith(f"/{name}"):
+        return ""
+    scope: Any = ast.parse((DOCS.parent / path).read_text(encoding="utf-8"))
+    for part in name.split("."):
+        found = [node for node in scope.body if getattr(node, "name", None) == part]
+        if not found:
+            sys.exit(f"architecture.md: {path} defines no {name}")
+        scope = found[0]
+    return f"#L{scope.lineno}"
+
+
+PAGES = {DOCS / "configuration.md": with_tables, DOCS / "architecture.md": with_lines}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if stale")
-    check = parser.parse_args(arguments).check
-    before = PAGE.read_text(encoding="utf-8")
-    after = filled(before)
-    if check and before != after:
-        print(f"{PAGE.name} is stale; run python docs/generate.py", file=sys.stderr)
-        return 1
-    if not check:
-        PAGE.write_text(after, encoding="utf-8")
-    return 0
+    check, stale = parser.parse_args(arguments).check, False
+    for page, updated in PAGES.items():
+        before = page.read_text(encoding="utf-8")
+        after = updated(before)
+        if check and before != after:
+            print(f"{page.name} is stale; run python docs/generate.py", file=sys.stderr)
+            stale = True
+        elif not check:
+            page.write_text(after, encoding="utf-8")
+    return int(stale)
 
 
 if __name__ == "__main__":

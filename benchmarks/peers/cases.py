@@ -55,7 +55,7 @@ class Setting:
         if self.algo == "ppo":
             parts.append(f"{self.epochs} epochs × {self.minibatches} minibatches")
         if self.normalize:
-            parts.append("normalised")
+            parts.append("normalized")
         if self.lr == 0:
             parts.append("learning rate 0")
         if self.vector:
@@ -70,7 +70,7 @@ class Setting:
 class Case:
     setting: Setting
     iterations: int
-    """of one measurement; the same on every side, so that all have learnt equally much"""
+    """of one measurement; the same on every side, so that all have learned equally much"""
     peers: tuple[str, ...] = ("sb3",)
 
 

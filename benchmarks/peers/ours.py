@@ -45,7 +45,7 @@ def configuration(setting: Setting) -> Config:
         "gae_lambda": setting.gae_lambda,
         "entropy_coef": setting.entropy_coef,
     }
-    if setting.algo == "ppo":  # the others standardise each minibatch, so this one must
+    if setting.algo == "ppo":  # the others standardize each minibatch, so this one must
         algorithm |= {"clip": setting.clip, "normalize_advantage": "minibatch"}
     return Config(
         algo=setting.algo,

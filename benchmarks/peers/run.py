@@ -5,7 +5,7 @@
     python benchmarks/peers/run.py --quick          # does every side work? No figures
 
 Each side is a process that stays alive and waits. A round lets every side train for the same number
-of iterations, one after the other, and its ratio is between neighbours, so that a machine whose
+of iterations, one after the other, and its ratio is between neighbors, so that a machine whose
 speed drifts does not decide it. Compilation, first iterations and one whole round come before the
 clock. One thread a side. The peers run in an environment of their own (`make bench-peers`).
 Writes benchmarks/results/peers.json; cases that were not run keep their entries.

@@ -246,19 +246,27 @@ def load_generator():
     return module
 
 
-def test_the_tables_of_options_and_presets_are_not_stale():
+def test_pages_made_from_code_are_not_stale():
     assert load_generator().main(["--check"]) == 0, "run python docs/generate.py"
 
 
-def test_a_stale_table_is_noticed_and_repaired(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "written", "stale"),
+    [
+        ("configuration.md", r"\| `--gamma` \| `0.99` \|", "| `--gamma` | `0.9` |"),
+        ("architecture.md", r"ring\.py#L\d+", "ring.py#L1"),
+    ],
+)
+def test_a_stale_page_is_noticed_and_repaired(name, written, stale, tmp_path, capsys):
     generator = load_generator()
-    good = generator.filled(generator.PAGE.read_text(encoding="utf-8"))
-    generator.PAGE = tmp_path / "configuration.md"
-    generator.PAGE.write_text(good.replace("| `--gamma` | `0.99` |", "| `--gamma` | `0.9` |"))
+    good, update = (DOCS / name).read_text(encoding="utf-8"), generator.PAGES[DOCS / name]
+    page = tmp_path / name
+    page.write_text(re.sub(written, stale, good), encoding="utf-8")
+    generator.PAGES = {page: update}
     assert generator.main(["--check"]) == 1
     assert "stale" in capsys.readouterr().err
     assert generator.main([]) == 0
-    assert generator.PAGE.read_text(encoding="utf-8") == good
+    assert page.read_text(encoding="utf-8") == good
 
 
 def test_every_metric_is_described():
