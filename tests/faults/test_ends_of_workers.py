@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from contextlib import suppress
 
@@ -12,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+import troubles
 from saved_runs import PLAIN
 
 import paceline
@@ -80,7 +80,7 @@ def failing_in_all_workers_but_one(folder):
 
     class Failing(Simulated):
         def __init__(self):
-            if sys.argv[0] == "-c":  # in a worker
+            if troubles.IN_WORKER:
                 chosen = folder / "chosen"
                 with suppress(FileExistsError), chosen.open("x") as file:
                     file.write(str(os.getpid()))

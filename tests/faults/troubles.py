@@ -16,7 +16,7 @@ from pathlib import Path
 import gymnasium as gym
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-IN_WORKER = sys.argv[0] == "-c"
+IN_WORKER = any("paceline.processes" in word for word in sys.orig_argv)
 LONG = 1000.0
 
 

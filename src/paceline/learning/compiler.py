@@ -120,7 +120,7 @@ def compiler_timeout(seconds: float) -> Iterator[list[int]]:
             with suppress(psutil.Error):
                 if name in (Path(part).name for part in process.cmdline()[:2]):
                     killed.append(process.pid)
-                    for one in (*process.children(recursive=True), process):
+                    for one in (process, *process.children(recursive=True)):
                         one.kill()
 
     timer = threading.Timer(seconds, kill)
