@@ -14,11 +14,11 @@ import socket
 import subprocess
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
-from ..errors import EnvironmentFailed
 from .lifetime import end_with, ignore_stop_signals, kill_group, wait_or_kill, wait_readable
 from .start import SINGLE_THREADED, resolve, start_python
 
@@ -26,7 +26,9 @@ GRACE = 5.0
 """Seconds that processes have to close their environments and end by themselves."""
 ANSWER_TIMEOUT = 60.0
 """Seconds that the server has to start, and to answer."""
-MAX_BYTES, MAX_FDS = 4096, 8
+START = 0
+"""A request is this, with the descriptors of a process to start, or the id of one to end."""
+MAX_BYTES, MAX_FDS = 64, 8
 """Size of a request or an answer."""
 
 
@@ -44,76 +46,65 @@ def process_starter(entry: str, preload: list[str]) -> ProcessStarter:
 
 
 class Forkserver:
-    """The parent's side. A server that was killed is replaced when it is next needed."""
+    """The parent's side. A server that was killed is replaced when it is next needed; the kernel
+    has ended its processes with it."""
 
     def __init__(self, entry: str, preload: list[str]) -> None:
         self._entry, self._preload = entry, preload
-        self._pidfds: dict[int, int] = {}
-        """pid → pidfd"""
         self._launch()
 
     def _launch(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(ANSWER_TIMEOUT)
         parent = os.pidfd_open(os.getpid())
         with theirs:
             # The server watches its parent itself: it has to end the groups of its children first,
             # and a process that forks should have no other thread.
             self._process = start_python(
                 f"{__name__}:serve",
-                *(theirs.fileno(), parent, os.getpid(), self._entry, self._preload),
+                theirs.fileno(),
+                parent,
+                os.getpid(),
+                self._entry,
+                self._preload,
                 pass_fds=(theirs.fileno(), parent),
                 env=os.environ | SINGLE_THREADED,
                 ends_with_parent=False,
             )
         os.close(parent)
-        ours.settimeout(ANSWER_TIMEOUT)
-        self._socket = ours
 
     def start(self, *fds: int) -> int:
         """Start a process with these descriptors; its id."""
-        if self._socket.fileno() < 0:
+        try:
+            pid = self._request(START, fds)
+        except OSError:  # the server may have been killed
             self._launch()
-        pid, pidfds = self._request("start", fds=fds)
-        if not pidfds:
-            raise EnvironmentFailed(
-                "a worker can't be started: this process may not have more files open; raise the "
-                "limit with ulimit -n, or use fewer workers"
-            )
-        self._pidfds[pid] = pidfds[0]
-        return int(pid)
+            pid = self._request(START, fds)
+        assert pid is not None
+        return pid
 
     def end(self, pid: int) -> int | None:
         """Make sure that a process is gone; its exit code or minus its signal, None if unknown."""
-        code = None
-        with suppress(OSError):
-            code, _ = self._request("end", pid)
-        fd = self._pidfds.pop(pid, None)
-        if fd is not None:
-            with suppress(ProcessLookupError):  # it may have outlived a server that was killed
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-            os.close(fd)
-        return code
+        try:
+            return self._request(pid)
+        except OSError:
+            return None
 
-    def _request(self, *request: Any, fds: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
+    def _request(self, request: int, fds: Sequence[int] = ()) -> int | None:
         """The server's answer; a server that does not answer in time is ended."""
         try:
             socket.send_fds(self._socket, [pickle.dumps(request)], fds)
-            answer, found, _, _ = socket.recv_fds(self._socket, MAX_BYTES, 1)
+            answer = self._socket.recv(MAX_BYTES)
             if not answer:
                 raise ConnectionResetError("the forkserver is gone")
         except OSError:
-            self._stop()
+            self.close()
             raise
-        return pickle.loads(answer), found
+        found: int | None = pickle.loads(answer)
+        return found
 
     def close(self) -> None:
-        """End every process; those that are ending by themselves get a moment for it."""
-        self._stop()
-        for pid in list(self._pidfds):
-            self.end(pid)
-
-    def _stop(self) -> None:
-        """End the server, which ends its processes first, if it can."""
+        """End the server, which ends its processes first; those get a moment to end themselves."""
         with suppress(OSError):  # a process that the user forked may hold a copy
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -159,23 +150,19 @@ class _Server:
         message, fds, _, _ = socket.recv_fds(self._requests, MAX_BYTES, MAX_FDS)
         if not message:
             self._leave(GRACE)
-        kind, *rest = pickle.loads(message)
-        if kind == "start":
-            child = self._fork(fds)
-            for fd in fds:
-                os.close(fd)
-            socket.send_fds(self._requests, [pickle.dumps(self._children[child])], [child])
-        else:
-            self._requests.send(pickle.dumps(self._end(*rest)))
+        request = pickle.loads(message)
+        answer = self._fork(fds) if request == START else self._end(request)
+        self._requests.send(pickle.dumps(answer))
 
     def _fork(self, fds: list[int]) -> int:
-        """A pidfd of a new process."""
+        """The id of a new process, which has these descriptors."""
         pid = os.fork()
         if pid == 0:
             self._run_child(fds)
-        fd = os.pidfd_open(pid)
-        self._children[fd] = pid
-        return fd
+        self._children[os.pidfd_open(pid)] = pid
+        for fd in fds:
+            os.close(fd)
+        return pid
 
     def _run_child(self, fds: list[int]) -> NoReturn:
         try:

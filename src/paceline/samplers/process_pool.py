@@ -25,7 +25,7 @@ from ..processes.lifetime import exit_reason
 from ..processes.shared_memory import anonymous_file
 from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout
-from .block import format_differences, unpack_counters
+from .block import format_differences
 from .ledger import Ledger
 from .pool import TICK, Arrival, PoolSpec
 from .worker import Begin, Crashed, Done, Fill, FromWorker, Ready, Setup, ToWorker
@@ -193,7 +193,7 @@ class ProcessPool:
         self.env_restarts += done.failures - worker.env_restarts
         worker.env_restarts = done.failures
         rollout = worker.slots[done.slot]
-        snapshot = worker.ledger.record(rollout, unpack_counters(*done.counters))
+        snapshot = worker.ledger.record(rollout, done.counters)
         return Arrival(worker.number, done.slot, rollout, done.episodes, snapshot)
 
     def _shorten(self, trace: str) -> str:
@@ -217,32 +217,22 @@ class ProcessPool:
                 self._replace(worker, cause)
 
     def _start(self, worker: Worker) -> None:
+        timeout = self.spec.timeout
         try:
-            connection = self._start_process(worker)
-        except OSError:  # the forkserver may have been killed, and was replaced
-            try:
-                connection = self._start_process(worker)
-            except OSError as error:
-                raise EnvironmentFailed(f"no worker process can be started: {error}") from error
-        # A worker that is stopped in the middle of a message must not stop the trainer.
-        receiving, sending = self.spec.timeout, max(self.spec.timeout, SLOW_START)
-        set_timeouts(connection, int(receiving) + 1, int(sending) + 1)
-        worker.channel = Channel(connection.detach())
-        worker.ready = False
-        self._hangs.forget(worker.number)
-        self._selector.register(worker.channel, selectors.EVENT_READ, worker)
-        self._send(worker, Setup(self._common, worker.number))
-
-    def _start_process(self, worker: Worker) -> socket.socket:
-        """The trainer's end of the connection to a new process."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
+            ours, theirs = socket.socketpair()
+            # A worker that is stopped in the middle of a message must not stop the trainer.
+            set_timeouts(ours, int(timeout) + 1, int(max(timeout, SLOW_START)) + 1)
+            worker.channel, worker.ready = Channel(ours.detach()), False
+            self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+            with theirs:
                 worker.pid = self._starter.start(theirs.fileno(), self._file)
-            except BaseException:
-                ours.close()
-                raise
-        return ours
+        except OSError as error:
+            raise EnvironmentFailed(
+                f"no worker process can be started: {error} (ulimit -n raises the limit of open "
+                "files)"
+            ) from error
+        self._hangs.forget(worker.number)
+        self._send(worker, Setup(self._common, worker.number))
 
     def _begin(self, worker: Worker) -> None:
         self._send(worker, Begin(worker.ledger.state(worker.ledger.latest)))
