@@ -14,7 +14,8 @@ from paceline.processes.heartbeat import Heartbeat
 from paceline.rollout import Rollout, RolloutSpec
 from paceline.samplers.block import Block
 from paceline.samplers.ledger import Ledger
-from paceline.samplers.serial import Serial
+from paceline.samplers.pool import PoolSpec
+from paceline.samplers.serial import Serial, make_serial
 
 
 def env_maker(env_id, *arguments, **options):
@@ -111,3 +112,9 @@ def serial_of(columns, actor, steps, seed):
     spec = RolloutSpec(steps, columns.num_envs, obs.stored, act.stored, obs.history)
     block = Block(columns, actor, spec, seed, Heartbeat())
     return Serial([block], [Ledger(info, spec)], Rollout.from_spec(spec).poisoned())
+
+
+def serial_in_blocks(parts, seed, blocks, rollout=None):
+    """A serial sampler for the parts of a run, whose columns act in so many blocks."""
+    given = {"env_info": parts.env_info, "network": parts.network, "seed": seed}
+    return make_serial(PoolSpec(**given, rollout=rollout or parts.spec, workers=blocks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -28,7 +29,7 @@ class TwoBlocks:
 
     @staticmethod
     def make(spec, config):
-        return make_serial(spec.env_info, spec.network, spec.rollout, spec.seed, blocks=2)
+        return make_serial(replace(spec, workers=2))
 
 
 def config_of(**options):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from saved_runs import PLAIN, last_state, metrics_of
+from worlds import serial_in_blocks
 
 import paceline
 from paceline.envs.adapters import ActionAdapter
@@ -18,7 +19,6 @@ from paceline.envs.source import Source
 from paceline.envs.spaces import action_spec, observation_spec
 from paceline.processes.heartbeat import Heartbeat
 from paceline.run.build import build
-from paceline.samplers.serial import make_serial
 
 LIMIT, AGENTS = 12, 2
 OPTIONS = {
@@ -222,7 +222,7 @@ def test_blocks_and_workers_hold_whole_environments_and_sample_the_same():
     config, made = config_of(), []
     with build(config) as parts:
         parts.sampler.close()
-        serial = make_serial(parts.env_info, parts.network, parts.spec, config.seed, blocks=2)
+        serial = serial_in_blocks(parts, config.seed, 2)
         serial.publish(parts.learner.weights, 0)
         for _ in range(3):
             made.append({k: v.copy() for k, v in serial.collect().arrays().items()})

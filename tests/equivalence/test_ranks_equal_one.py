@@ -20,6 +20,7 @@ from learners import ONE_STEP
 from safetensors.numpy import load
 from saved_runs import PLAIN
 from torch import nn
+from worlds import serial_in_blocks
 
 import paceline
 from paceline.distributed.allreduce import Allreduce
@@ -35,7 +36,6 @@ from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
 from paceline.run.build import build
 from paceline.run.topology import topology_of
-from paceline.samplers.serial import make_serial
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("clean")]
 
@@ -94,7 +94,7 @@ def in_blocks(size, options):
         given = parts.network, config.algorithm, optimizer, Local(), plan, columns
         learner = Learner(*given, torch.device("cpu"))
         spec = replace(parts.spec, columns=columns)
-        sampler = make_serial(parts.env_info, parts.network, spec, config.seed, blocks=size)
+        sampler = serial_in_blocks(parts, config.seed, size, spec)
         sampler.publish(learner.weights, learner.version)
         with closing(sampler):
             yield replace(parts, sampler=sampler, learner=learner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 from saved_runs import PLAIN, assert_same
-from worlds import ACTIONS, OBSERVATIONS, Anything
+from worlds import ACTIONS, OBSERVATIONS, Anything, serial_in_blocks
 
 import paceline
 from paceline.errors import EnvironmentFailed
@@ -22,7 +22,6 @@ from paceline.policy.actor import make_actor
 from paceline.processes.forkserver import Spawner
 from paceline.run.build import build
 from paceline.samplers import process_pool
-from paceline.samplers.serial import make_serial
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -45,13 +44,9 @@ def in_blocks(config, blocks=WORKERS):
     """The same run within this process, its columns acting in as many blocks."""
     with build(config) as parts:
         parts.sampler.close()
-        given = parts.env_info, parts.network, parts.spec, config.seed
-        sampler = make_serial(*given, blocks=blocks)
-        sampler.publish(parts.learner.weights, parts.learner.version)
-        try:
+        with closing(serial_in_blocks(parts, config.seed, blocks)) as sampler:
+            sampler.publish(parts.learner.weights, parts.learner.version)
             yield replace(parts, sampler=sampler)
-        finally:
-            sampler.close()
 
 
 def snapshot(rollout):

@@ -42,18 +42,9 @@ SUITES: Registry = {
     ),
 }
 SAMPLERS: Registry = {
-    "serial": (
-        "paceline.samplers.entries:SerialSampler",
-        "in the learner's own process",
-    ),
-    "workers": (
-        "paceline.samplers.entries:WorkersSampler",
-        "processes, synchronous",
-    ),
-    "stream": (
-        "paceline.samplers.entries:StreamSampler",
-        "processes, asynchronous: for impala",
-    ),
+    "serial": ("paceline.samplers.serial:Serial", "in the learner's own process"),
+    "workers": ("paceline.samplers.workers:Workers", "processes, synchronous"),
+    "stream": ("paceline.samplers.stream:Stream", "processes, asynchronous: for impala"),
 }
 SYNCS: Registry = {
     "local": ("paceline.distributed.entries:LocalSync", "a single learner"),
@@ -67,7 +58,10 @@ SYNCS: Registry = {
     ),
 }
 POOLS: Registry = {
-    "processes": ("paceline.samplers.entries:processes", "worker processes on this machine"),
+    "processes": (
+        "paceline.samplers.process_pool:start_workers",
+        "worker processes on this machine",
+    ),
 }
 ENTRIES: dict[str, Registry] = {
     "algo": ALGORITHMS,

@@ -107,10 +107,8 @@ def bound(cpus: list[int]) -> Iterator[None]:
 
 
 def cpu_name() -> str:
-    with suppress(OSError):
-        if found := re.search(r"^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text(), re.M):
-            return found[1].strip()
-    return platform.processor() or platform.machine()
+    named = _search(Path("/proc/cpuinfo"), r"^model name.*?:(.*)$")
+    return named or platform.processor() or platform.machine()
 
 
 def keep_memory() -> None:
@@ -215,10 +213,8 @@ class Usage:
 
 def memory_mb(process: psutil.Process) -> float:
     """Memory of a process; pages shared by several count in equal parts where that is known."""
-    with suppress(OSError):
-        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-        if found := re.search(r"^Pss:\s*(\d+)", rollup, re.M):
-            return int(found[1]) / 2**10
+    if kilobytes := _search(Path(f"/proc/{process.pid}/smaps_rollup"), r"^Pss:\s*(\d+)"):
+        return int(kilobytes) / 2**10
     return float(process.memory_info().rss) / 2**20
 
 
@@ -232,7 +228,14 @@ def oom_kills(
     groups = control_groups("memory", proc, root)
     names = ("memory.events", "memory.oom_control")  # of version 2 and of version 1
     for file in (*(group / name for group in groups for name in names), vmstat):
-        with suppress(OSError):
-            if found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M):
-                return int(found[1])
+        if count := _search(file, r"^oom_kill (\d+)$"):
+            return int(count)
     return 0
+
+
+def _search(file: Path, pattern: str) -> str | None:
+    """What the group of `pattern` finds first in a file; None if there is no such file or match."""
+    with suppress(OSError):
+        if found := re.search(pattern, file.read_text(), re.M):
+            return found[1].strip()
+    return None

@@ -80,8 +80,7 @@ def rank(check_parent: bool = False) -> int | None:
 
 def restarts() -> int:
     """How often this launch has restarted its ranks."""
-    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    return int(count) if _child_of_launcher() and count.isdigit() else 0
+    return _number("TORCHELASTIC_RESTART_COUNT") if _child_of_launcher() else 0
 
 
 def attempt() -> str:
@@ -124,11 +123,15 @@ def check_init_method(place: str) -> None:
 
 def local_size(processes: int) -> int:
     """How many of the `processes` of a run are on this host: LOCAL_WORLD_SIZE, or all."""
-    number = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(number) if launched() and number.isdigit() and int(number) else processes
+    return (_number("LOCAL_WORLD_SIZE") if launched() else 0) or processes
 
 
 def local_rank() -> int:
     """Rank of this process among those of its host."""
-    number = os.environ.get("LOCAL_RANK", "")
-    return int(number) if launched() and number.isdigit() else 0
+    return _number("LOCAL_RANK") if launched() else 0
+
+
+def _number(variable: str) -> int:
+    """The value of an environment variable; 0 where it is no number."""
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdigit() else 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    from ..config.schema import Config
     from ..envs.columns import ReplayMismatch
     from ..rollout import Array, Rollout
+    from .pool import PoolSpec
 
 
 class Counters(Protocol):
@@ -23,6 +25,17 @@ class Counters(Protocol):
     @property
     def env_restarts(self) -> int:
         """Environments that raised and were rebuilt."""
+
+
+class SamplerEntry(Protocol):
+    """What a registry names: here the class of a sampler itself. It may also have
+    `refuse(config)`, which raises BadInput for what it can't run."""
+
+    runs_ahead: ClassVar[bool]
+    """whether it samples while the learner updates, so that rollouts have older weights"""
+
+    @staticmethod
+    def make(spec: PoolSpec, config: Config) -> Sampler: ...
 
 
 class Sampler(Counters, Protocol):

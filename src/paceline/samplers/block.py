@@ -13,9 +13,7 @@ from ..envs import Columns
 from ..envs.columns import ReplayMismatch
 from ..envs.frame_stack import FrameStack
 from ..envs.guards import end_if_forked
-from ..envs.source import EnvInfo
-from ..policy.actor import Actor, make_actor
-from ..policy.network import NetworkSpec
+from ..policy.actor import Actor
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, OpenEpisodes, Rollout, RolloutSpec
 from .ledger import Snapshot, last_rows, split_by_env
@@ -137,23 +135,6 @@ class Block:
 
     def close(self) -> None:
         self.columns.close()
-
-
-def make_block(
-    env_info: EnvInfo,
-    network: NetworkSpec,
-    spec: RolloutSpec,
-    seed: int,
-    first_column: int,
-    heartbeat: Heartbeat,
-    threads: int = 1,
-) -> Block:
-    columns = env_info.columns(spec.num_envs, seed, first_column, threads)
-    try:
-        return Block(columns, make_actor(network, spec.columns), spec, seed, heartbeat)
-    except BaseException:
-        columns.close()
-        raise
 
 
 def format_differences(different: list[ReplayMismatch]) -> str:

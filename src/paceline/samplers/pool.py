@@ -8,11 +8,12 @@ from typing import Protocol
 
 from ..envs.columns import ReplayMismatch
 from ..envs.source import EnvInfo
+from ..policy.actor import make_actor
 from ..policy.network import NetworkSpec
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode, Rollout, RolloutSpec
 from . import Counters
-from .block import Block, make_block
+from .block import Block
 from .ledger import Ledger, Snapshot
 
 TICK = 0.5
@@ -25,20 +26,21 @@ class PoolSpec:
 
     env_info: EnvInfo
     network: NetworkSpec
-    weights: int
-    """number of floats that are published"""
+    weights: int = 0
+    """number of floats that are published to worker processes"""
     workers: int
+    """or blocks in the learner's process"""
     rollout: RolloutSpec
     """of all workers together"""
     seed: int
     first_column: int = 0
     slots_per_worker: int = 0
     """rollouts of each worker's own; 0: all workers write their columns of a common one"""
-    cpus: Sequence[list[int]]
+    cpus: Sequence[list[int]] = ()
     """CPUs to which each worker is bound; an empty list for any"""
-    timeout: float
+    timeout: float = 60.0
     """seconds without a heartbeat after which a worker is replaced"""
-    max_restarts: int
+    max_restarts: int = 5
     """of one worker in a row without a finished rollout"""
     threads: int = 1
     """threads that step a batch of environments, where there are no workers"""
@@ -69,9 +71,16 @@ class PoolSpec:
         first = self.first_column + worker * width
         return range(first, first + width)
 
-    def make_block(self, worker: int, heartbeat: Heartbeat) -> Block:
-        first = self.columns_of(worker).start
-        return make_block(self.env_info, self.network, self.each, self.seed, first, heartbeat)
+    def make_block(self, worker: int, heartbeat: Heartbeat, threads: int = 1) -> Block:
+        """A worker's columns and their actor; `threads` step a native batch."""
+        each, first = self.each, self.columns_of(worker).start
+        columns = self.env_info.columns(each.num_envs, self.seed, first, threads)
+        try:
+            actor = make_actor(self.network, each.columns)
+            return Block(columns, actor, each, self.seed, heartbeat)
+        except BaseException:
+            columns.close()
+            raise
 
     def make_ledgers(self) -> list[Ledger]:
         return [Ledger(self.env_info, self.each) for _ in range(self.workers)]

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..envs.columns import ReplayMismatch
-from ..envs.source import EnvInfo
-from ..policy.network import NetworkSpec
-from ..processes.heartbeat import Heartbeat
+from ..errors import BadInput
 from ..processes.stopping import interruptible
-from ..rollout import Array, Rollout, RolloutSpec
-from .block import Block, make_block
+from ..rollout import Array, Rollout
+from .block import Block
 from .ledger import Ledger, ledgers_state, restore_ledgers
+from .pool import PoolSpec
+
+if TYPE_CHECKING:
+    from ..config.schema import Config
 
 
 class Serial:
     """One block of columns, or several, one after the other."""
 
+    runs_ahead = False
     t_wait = 0.0
     restarts = 0
+
+    @staticmethod
+    def refuse(config: Config) -> None:
+        if config.workers:
+            raise BadInput(
+                f"sampler is 'serial', which has no workers, and num_workers is {config.workers}"
+            )
+
+    @staticmethod
+    def make(spec: PoolSpec, config: Config) -> Serial:
+        return make_serial(replace(spec, workers=1))
 
     def __init__(self, blocks: list[Block], ledgers: list[Ledger], out: Rollout) -> None:
         self._blocks, self._ledgers, self._out = blocks, ledgers, out
@@ -76,26 +91,12 @@ class Serial:
             block.close()
 
 
-def make_serial(
-    env_info: EnvInfo,
-    network: NetworkSpec,
-    spec: RolloutSpec,
-    seed: int,
-    blocks: int = 1,
-    first_column: int = 0,
-    heartbeat: Heartbeat | None = None,
-    threads: int = 1,
-) -> Serial:
-    """A sampler of the columns of `spec`, in equal blocks; `threads` step a native batch."""
-    width = spec.columns // blocks
-    heartbeat, each = heartbeat or Heartbeat(), replace(spec, columns=width)
-    made: list[Block] = []
-    try:
-        for number in range(blocks):
-            first = first_column + number * width
-            made.append(make_block(env_info, network, each, seed, first, heartbeat, threads))
-    except BaseException:
-        for block in made:
-            block.close()
-        raise
-    return Serial(made, [Ledger(env_info, each) for _ in made], Rollout.from_spec(spec).poisoned())
+def make_serial(spec: PoolSpec) -> Serial:
+    """A sampler with a block of columns for each of the workers that `spec` names."""
+    with ExitStack() as stack:
+        blocks = [
+            stack.enter_context(closing(spec.make_block(number, spec.heartbeat, spec.threads)))
+            for number in range(spec.workers)
+        ]
+        stack.pop_all()
+    return Serial(blocks, spec.make_ledgers(), Rollout.from_spec(spec.rollout).poisoned())

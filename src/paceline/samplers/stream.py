@@ -7,10 +7,15 @@ takes rollouts as they arrive, one per worker on average, as a batch of the usua
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from ..errors import BadInput
 from ..rollout import Array, Episode, Rollout
-from .pool import TICK, Arrival, WorkerPool
+from .pool import TICK, Arrival, PoolSpec, WorkerPool
 from .workers import PoolSampler
+
+if TYPE_CHECKING:
+    from ..config.schema import Config
 
 SLOTS = 2
 """Per worker: one that it writes, and one that waits for the learner."""
@@ -20,6 +25,8 @@ POLL_SECONDS = 0.002
 
 class Stream(PoolSampler):
     """A rollout's weights are at most `max_lag` updates older than the learner's."""
+
+    runs_ahead = True
 
     def __init__(self, pool: WorkerPool, max_lag: int) -> None:
         super().__init__(pool)
@@ -31,6 +38,21 @@ class Stream(PoolSampler):
         self._waiting: list[Arrival] = []
         self._taken: list[Arrival] = []
         self._streaming, self._version = False, 0
+
+    @staticmethod
+    def refuse(config: Config) -> None:
+        PoolSampler.refuse(config)
+        if not config.algorithm.needs_log_ratio:
+            raise BadInput(
+                f"sampler is 'stream', whose rollouts come from older weights, and "
+                f"{config.algo_section} does not correct for that; write --sampler workers, or "
+                "--algo impala, which does"
+            )
+
+    @staticmethod
+    def make(spec: PoolSpec, config: Config) -> Stream:
+        pool = config.make_entry("pool", replace(spec, slots_per_worker=SLOTS))
+        return Stream(pool, config.max_lag)
 
     def publish(self, weights: Array, version: int) -> None:
         self._pool.publish(weights, version)

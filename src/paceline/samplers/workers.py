@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..envs.columns import ReplayMismatch
+from ..errors import BadInput
 from ..rollout import Array, Episode, Rollout
 from .ledger import ledgers_state, restore_ledgers
-from .pool import TICK, WorkerPool
+from .pool import TICK, PoolSpec, WorkerPool
+
+if TYPE_CHECKING:
+    from ..config.schema import Config
 
 
 class PoolSampler:
@@ -16,6 +20,14 @@ class PoolSampler:
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
+
+    @staticmethod
+    def refuse(config: Config) -> None:
+        if not config.workers:
+            raise BadInput(
+                f"sampler is {config.resolved_sampler!r}, which needs workers; write "
+                "--num-workers 2, or auto"
+            )
 
     @property
     def t_wait(self) -> float:
@@ -45,6 +57,12 @@ class PoolSampler:
 
 class Workers(PoolSampler):
     """Each worker writes its columns of one common rollout, then waits for new weights."""
+
+    runs_ahead = False
+
+    @staticmethod
+    def make(spec: PoolSpec, config: Config) -> Workers:
+        return Workers(config.make_entry("pool", spec))
 
     def publish(self, weights: Array, version: int) -> None:
         self._pool.publish(weights, version)
