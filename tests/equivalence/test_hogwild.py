@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
@@ -13,9 +14,9 @@ from saved_runs import PLAIN, assert_same
 import paceline
 from paceline.distributed.hogwild import RING, Hogwild
 from paceline.distributed.local import Local
-from paceline.distributed.rank_memory import DONE, FUTEX
+from paceline.distributed.rank_memory import FUTEX
 from paceline.distributed.rendezvous import join_group
-from paceline.errors import Diverged
+from paceline.errors import Diverged, LostRank
 from paceline.ring import ring
 from paceline.rollout import Episode
 from paceline.run.budget import Budget, Progress
@@ -33,8 +34,8 @@ COLUMNS = 4
 """Of one learner."""
 
 
-def joined(place, rank, size):
-    return closing(Hogwild(join_group(place, rank, size, 20.0), 20.0))
+def joined(place, rank, size, timeout=20.0):
+    return closing(Hogwild(join_group(place, rank, size, timeout), timeout))
 
 
 def config_of(learners, **options):
@@ -77,7 +78,7 @@ def run_of(place, rank, size, options):
             reports = list(sync.monitor(learner, meter, *counted, lambda: False))
         else:
             reports = list(ring(parts, *counted))
-            sync._memory.own_status[DONE] = 1  # as when it leaves
+        sync.finish()
         steps = sum(report.steps_global for report in reports)
         scores = [report.episode_return for report in reports if report.episode_return is not None]
         assert (learner.flat.storage == learner._shared).all()
@@ -252,6 +253,22 @@ def test_the_learning_rate_falls_with_the_updates_of_all(together):
     assert second == [1.0, 0.5, 0.4, 0.1]
     assert counts_too == [5, 6, 9, 10]
     assert (ended, ended_too) == (11, 10)
+
+
+def watching_of(place, rank, size):
+    """Learners that have finished, and a monitor that hangs before it has: what they say of it."""
+    with joined(place, rank, size, timeout=1.0) as sync:
+        sync.gather("begin")
+        if rank == 0:
+            time.sleep(600)
+        with pytest.raises(LostRank) as error:
+            sync.finish()
+        return str(error.value)
+
+
+def test_a_monitor_that_hangs_is_noticed_by_learners_that_have_finished(together):
+    for said in together(watching_of, 3, absent=(0,))[1:]:
+        assert "rank 0 (pid" in said and "no sign of life" in said
 
 
 # Traps.

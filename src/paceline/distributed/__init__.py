@@ -61,5 +61,9 @@ class Sync(Protocol):
         """The largest `value` of any rank."""
         return max(self.gather(value))
 
+    def finish(self) -> None:
+        """This process has done its part of the run; returns when it is no longer needed."""
+        return
+
     def close(self) -> None:
         """Leave; ranks that still wait for this one notice it."""

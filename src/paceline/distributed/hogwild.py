@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadInput
+from ..errors import BadInput, LostRank
 from ..processes.heartbeat import TICK, Heartbeat
 from ..rollout import Array, Episode
 from . import Sync
@@ -165,6 +165,17 @@ class Hogwild(Sync):
             if due or (not at_work and (meter.iters or stopped)):  # the last report has all
                 learner.pull_shared_weights()
                 yield meter.report(spent, stopped)
+
+    def finish(self) -> None:
+        """A learner waits for the monitor: nobody else would notice that it hangs."""
+        self._memory.own_status[DONE] = 1
+        while self.rank and not self._memory.is_done(0):
+            try:
+                self._memory.monitor.check([0])
+            except LostRank:
+                if not self._memory.is_done(0):  # else it has finished, and left, meanwhile
+                    raise
+            time.sleep(PAUSE)
 
     def close(self) -> None:
         self._memory.own_status[DONE] = 1

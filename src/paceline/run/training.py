@@ -175,6 +175,7 @@ def _record(
     if not parts.topology.lockstep and parts.topology.learns:
         _wait_until_ready(parts)
         yield from reports  # recorded by the process that watches the learners
+        parts.sync.finish()
         return
     with closing(Recorder(config, folder, parts, progress, context.requested_at)) as recorder:
         try:
