@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from paceline.distributed import collectives, rendezvous
+from paceline.distributed import network, rendezvous
 from paceline.distributed.allreduce import Allreduce
 from paceline.distributed.local import Local
 from paceline.distributed.rank_memory import FUTEX, SLOT
@@ -398,7 +398,7 @@ def test_a_rank_that_is_lost_is_noticed_by_all_hosts(together, how):
 
 def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
     """`slow` works on for longer than the timeout, and shows it; the sum in the end."""
-    collectives.STORE_BEAT = 0.2
+    network.STORE_BEAT = 0.2
     with joined(place, rank, size, backend, timeout, hosts) as sync:
         end = time.monotonic() + seconds
         while rank == slow and time.monotonic() < end:
@@ -429,7 +429,7 @@ def test_a_slow_rank_of_another_host_is_waited_for(together, slow):
 
 def steady_of(place, rank, size, backend, slow, hosts=None):
     """`slow` has nothing to show but that it takes part, again and again."""
-    collectives.STORE_BEAT = 0.2
+    network.STORE_BEAT = 0.2
     with joined(place, rank, size, backend, 3.0, hosts) as sync:
         for turn in range(4):
             if rank == slow:

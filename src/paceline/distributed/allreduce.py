@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,9 +14,10 @@ from ..errors import BadInput
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode
 from . import Sync
-from .collectives import HierarchicalCollectives, SharedMemoryCollectives, TorchCollectives
+from .network import Network
 from .rank_memory import FUTEX, RankMemory
 from .rendezvous import RankGroup
+from .wire import gather
 
 CPU = torch.device("cpu")
 
@@ -37,35 +39,36 @@ class Allreduce(Sync):
         self.rank, self.size = group.rank, group.size
         self._group = group
         """kept, since rank 0 hosts the store that others may still read"""
-        self._collectives: SharedMemoryCollectives | TorchCollectives | HierarchicalCollectives
         if backend == "auto" and device.type == "cuda":
             backend = "nccl"
-        memory, hosts = None, group.hosts
+        self._memory: RankMemory | None = None
+        self._network: Network | None = None
+        self._steps: list[Callable[[Tensor], object]]
+        """what makes a sum, one after the other"""
         if backend in ("auto", "shm"):
-            memory = _host_memory(group, timeout, crowded)
-            if backend == "shm" and (memory is None or len(hosts) > 1):
+            self._memory = memory = _host_memory(group, timeout, crowded)
+            if backend == "shm" and (memory is None or len(group.hosts) > 1):
                 raise BadInput(
                     "backend is 'shm', and these ranks have no memory in common (they need one "
                     "host with Linux on x86); write --backend auto or gloo"
                 )
-        if memory is None:
+        if self._memory is None:
             self.path = "gloo" if backend == "auto" else backend
-            self.heartbeat = beat = Heartbeat()
+            self.heartbeat = Heartbeat()
             on = device if backend == "nccl" else CPU
-            ranks = range(self.size)
-            self._collectives = TorchCollectives(
-                group, ranks, self.path, on, timeout, beat, published=beat
-            )
+            everyone = range(self.size)
+            self._network = Network(group, everyone, self.path, on, timeout, self.heartbeat)
+            self._steps = [self._network.sum]
             return
-        self.path, self.heartbeat = "shared memory", memory.heartbeat
-        self._collectives = SharedMemoryCollectives(memory)
-        if len(hosts) > 1:
-            self.path = f"shared memory, gloo between {len(hosts)} hosts"
-            first, between = [host[0] for host in hosts], None
+        self.path, self.heartbeat = "shared memory", self._memory.heartbeat
+        self._steps = [self._memory.sum]
+        if len(group.hosts) > 1:  # through the network between the first ranks of hosts
+            self.path = f"shared memory, gloo between {len(group.hosts)} hosts"
+            first = [host[0] for host in group.hosts]
             if self.rank in first:
-                beats = self.heartbeat, memory.own_status
-                between = TorchCollectives(group, first, "gloo", CPU, timeout, *beats)
-            self._collectives = HierarchicalCollectives(self._collectives, between, hosts)
+                self._network = Network(group, first, "gloo", CPU, timeout, self.heartbeat)
+            between = self._network.sum if self._network is not None else Tensor.zero_
+            self._steps = [self._memory.sum, between, self._memory.sum]
 
     def share(self, tensor: Tensor) -> Tensor:
         """The same tensor, now with rank 0's content."""
@@ -75,15 +78,11 @@ class Allreduce(Sync):
         return tensor
 
     def sum(self, buffer: Tensor) -> None:
-        self._collectives.sum(buffer)
+        for step in self._steps:
+            step(buffer)
 
     def gather(self, item: Any) -> list[Any]:
-        return self._collectives.gather(item)
-
-    def all(self, flag: bool) -> bool:
-        total = torch.tensor([float(flag)], dtype=torch.float64)
-        self.sum(total)
-        return float(total) == self.size
+        return gather(self.sum, self.rank, self.size, item)
 
     def reduce_metrics(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
         total = torch.from_numpy(np.append(sums, float(len(episodes))))
@@ -94,7 +93,9 @@ class Allreduce(Sync):
         return total[:-1].numpy(), episodes
 
     def close(self) -> None:
-        self._collectives.close()
+        for part in (self._network, self._memory):
+            if part is not None:
+                part.close()
 
 
 def _host_memory(group: RankGroup, timeout: float, crowded: bool) -> RankMemory | None:

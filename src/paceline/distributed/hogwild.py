@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, LostRank
-from ..processes.heartbeat import TICK, Heartbeat
+from ..processes.heartbeat import TICK
 from ..rollout import Array, Episode
 from . import Sync
-from .collectives import SharedMemoryCollectives
-from .rank_memory import CHECKS, DONE, FUTEX, RankMemory
+from .rank_memory import FUTEX, RankMemory
 from .rendezvous import RankGroup
+from .wire import gather
 
 if TYPE_CHECKING:
     from ..learning.learner import Learner
@@ -55,8 +55,7 @@ class Hogwild(Sync):
         self._memory = RankMemory(
             group, list(range(group.size)), timeout, crowded=True, arena=ARENA
         )
-        self._collectives = SharedMemoryCollectives(self._memory)
-        self.heartbeat: Heartbeat = self._memory.heartbeat
+        self.heartbeat = self._memory.heartbeat
         self._checked = time.monotonic()
         self._episodes = self._array((self._ranks, RING, 3))
         """[rank, number % RING, (column, return, length)]"""
@@ -84,7 +83,7 @@ class Hogwild(Sync):
 
     def _array(self, shape: Sequence[int], dtype: Any = np.float64) -> Array:
         try:
-            return self._memory.arena.array(shape, dtype)
+            return self._memory.array(shape, dtype)
         except MemoryError:
             raise BadInput(
                 "this network is too large for a3c; use --algo a2c with --ranks"
@@ -95,7 +94,7 @@ class Hogwild(Sync):
 
     def gather(self, item: Any) -> list[Any]:
         """Only while all ranks start: later they no longer wait for each other."""
-        return self._collectives.gather(item)
+        return gather(self._memory.sum, self.rank, self._ranks, item)
 
     def reduce_metrics(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
         """Since this process last called it, without waiting for others."""
@@ -132,7 +131,7 @@ class Hogwild(Sync):
 
     def _pause(self, seconds: float) -> bool:
         """Sleep while learners learn; False once they have all finished."""
-        self._memory.own_status[CHECKS] += 1  # shows that the monitor is alive
+        self.heartbeat.beats += 1
         at_work = [rank for rank in range(1, self._ranks) if not self._memory.is_done(rank)]
         self._memory.monitor.check(at_work)
         if at_work:
@@ -168,7 +167,7 @@ class Hogwild(Sync):
 
     def finish(self) -> None:
         """A learner waits for the monitor: nobody else would notice that it hangs."""
-        self._memory.own_status[DONE] = 1
+        self._memory.set_done()
         while self.rank and not self._memory.is_done(0):
             try:
                 self._memory.monitor.check([0])
@@ -178,5 +177,5 @@ class Hogwild(Sync):
             time.sleep(PAUSE)
 
     def close(self) -> None:
-        self._memory.own_status[DONE] = 1
-        self._collectives.close()
+        self._memory.set_done()
+        self._memory.close()
