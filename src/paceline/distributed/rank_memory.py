@@ -30,7 +30,6 @@ of an odd turn; its `Heartbeat` (3); whether it has finished."""
 STATUS_SIZE = 8
 SLOT = 2**24
 """Bytes that a rank can post at once; the system provides memory only for what is used."""
-NONE = "none"
 SPIN_SECONDS = 2e-4
 YIELDS = 8
 FUTEX = sys.platform == "linux" and ORDERED
@@ -176,17 +175,14 @@ def _sleep(address: ctypes.c_void_p, seen: int, seconds: float) -> None:
 
 def _shared_file(group: RankGroup, first: int, size: int) -> int:
     """An anonymous file, made by the `first` rank and opened by the others through /proc."""
-    store, key = group.store, f"memory/{first}"
+    store, key, file = group.store, f"memory/{first}", -1
     if group.rank == first:
         try:
-            file = anonymous_file()
-            os.ftruncate(file, size)
-        except OSError:  # a limit on the size of files, say: the others must not wait for it
-            store.set(key, NONE)
-            raise
-        store.set(key, str(file))
+            made = anonymous_file()
+            os.ftruncate(made, size)
+            file = made
+        finally:  # also after a failure, so that the others do not wait: they find no file -1
+            store.set(key, str(file))
         return file
-    number = store.get(key).decode()
-    if number == NONE:
-        raise OSError("the first rank of this host has no memory to share")
-    return os.open(f"/proc/{group.members[first].pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+    path = f"/proc/{group.members[first].pid}/fd/{store.get(key).decode()}"
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -12,52 +12,25 @@ import signal
 from typing import NoReturn
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.api import LogsDest
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-    rendezvous_handler_registry,
-)
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from ..processes.launcher import LAUNCH
 from ..processes.start import python_command
 
-ONE_HOST = "paceline"
-"""Name under which this rendezvous is registered with torch."""
 
+class OneHost(StaticTCPRendezvous):
+    """The rendezvous of a single agent, whose store no other process can reach."""
 
-class OneHost(RendezvousHandler):
-    """The rendezvous of a single agent."""
-
-    def __init__(self, parameters: RendezvousParameters) -> None:
-        self._run_id, self._store = parameters.run_id, HashStore()
-
-    def get_backend(self) -> str:
-        return ONE_HOST
+    use_agent_store = False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        nowhere = RendezvousStoreInfo("127.0.0.1", 0)  # ranks meet elsewhere
-        return RendezvousInfo(self._store, 0, 1, nowhere)
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def get_run_id(self) -> str:
-        return self._run_id
-
-    def shutdown(self) -> bool:
-        return True
+        nowhere = RendezvousStoreInfo(self.master_addr, self.master_port)  # ranks meet elsewhere
+        return RendezvousInfo(HashStore(), self.rank, self.world_size, nowhere)
 
 
 class NoFiles(LogsSpecs):
@@ -75,21 +48,20 @@ class NoFiles(LogsSpecs):
 def main(processes: int) -> NoReturn:
     logging.disable()  # ranks send their own messages to the launcher
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the launcher may have ignored it
-    rendezvous_handler_registry.register(ONE_HOST, OneHost)
-    launch = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=os.environ[LAUNCH],
-        rdzv_backend=ONE_HOST,
+    command = python_command("paceline.ranks.rank:main", os.getpid())
+    spec = WorkerSpec(
+        role="default",
+        local_world_size=processes,
+        rdzv_handler=OneHost("127.0.0.1", 0, 0, 1, os.environ[LAUNCH], 0),
+        entrypoint=command[0],
+        args=tuple(command[1:]),
         max_restarts=10**6,  # the launcher counts failures in a row
         monitor_interval=0.1,
-        logs_specs=NoFiles(),
-        shutdown_timeout=5,  # seconds for ranks to end by themselves before they are killed
     )
-    command = python_command("paceline.ranks.rank:main", os.getpid())
+    # Seconds for ranks to end by themselves before they are killed.
+    agent = LocalElasticAgent(spec, NoFiles(), shutdown_timeout=5)
     try:
-        elastic_launch(launch, command[0])(*command[1:])
-    except (SignalException, ChildFailedError):
-        os._exit(1)
-    os._exit(0)
+        failed = agent.run().is_failed()
+    except SignalException:
+        failed = True
+    os._exit(int(failed))
