@@ -151,7 +151,7 @@ def worker_facts() -> dict[str, Any]:
     import psutil
 
     from paceline import Config
-    from paceline.distributed.local import Local
+    from paceline.distributed import Local
     from paceline.policy.actor_critic import Policy
     from paceline.run.build import env_info_of, make_sampler, network_for, rollout_spec
     from paceline.run.topology import topology_of

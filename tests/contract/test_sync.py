@@ -14,9 +14,8 @@ import psutil
 import pytest
 import torch
 
-from paceline.distributed import network, rendezvous
+from paceline.distributed import Local, network, rendezvous
 from paceline.distributed.allreduce import Allreduce
-from paceline.distributed.local import Local
 from paceline.distributed.rank_memory import FUTEX, SLOT
 from paceline.distributed.rendezvous import join_group
 from paceline.errors import BadInput, LostRank, PacelineError

@@ -12,7 +12,7 @@ from learners import ONE_STEP, GradientDescent, iterate
 from worlds import env_maker, serial_of
 
 import paceline
-from paceline.distributed.local import Local
+from paceline.distributed import Local
 from paceline.envs.env_columns import EnvColumns
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA

@@ -12,8 +12,8 @@ import torch
 from saved_runs import PLAIN, assert_same
 
 import paceline
+from paceline.distributed import Local
 from paceline.distributed.hogwild import RING, Hogwild
-from paceline.distributed.local import Local
 from paceline.distributed.rank_memory import FUTEX
 from paceline.distributed.rendezvous import join_group
 from paceline.errors import Diverged, LostRank

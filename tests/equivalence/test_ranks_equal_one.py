@@ -23,8 +23,8 @@ from torch import nn
 from worlds import serial_in_blocks
 
 import paceline
+from paceline.distributed import Local
 from paceline.distributed.allreduce import Allreduce
-from paceline.distributed.local import Local
 from paceline.distributed.rendezvous import join_group
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from learners import ONE_STEP
 
-from paceline.distributed.local import Local
+from paceline.distributed import Local
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged
 from paceline.learning.algorithms.a2c import A2C

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Episode
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     Monitor = Callable[[Learner, Meter, Budget, Progress, int, Stopping], Iterator[Report]]
 
 
-class Sync(Protocol):
-    """Methods with a body are right for ranks that wait for each other."""
+class Sync:
+    """What the ranks of a run exchange. The bodies here are those of a single process."""
 
-    rank: int
-    size: int
+    rank = 0
+    size = 1
     """ranks that make every update together"""
-    heartbeat: Heartbeat
-    """of this rank, visible to the others"""
-    path: str
+    path = ""
     """how ranks communicate, for messages; empty for a single process"""
+
+    def __init__(self) -> None:
+        self.heartbeat: Heartbeat = Heartbeat()
+        """of this rank, visible to the others"""
 
     @property
     def monitor(self) -> Monitor | None:
@@ -43,12 +45,14 @@ class Sync(Protocol):
 
     def share(self, tensor: Tensor) -> Tensor:
         """A tensor with rank 0's content: the same one, or one that all ranks share."""
+        return tensor
 
     def sum(self, buffer: Tensor) -> None:
         """Replace `buffer` by its sum over all ranks."""
 
     def gather(self, item: Any) -> list[Any]:
         """Every rank's item, which is plain data (see `wire.py`), in the order of ranks."""
+        return [item]
 
     def all(self, flag: bool) -> bool:
         """Whether `flag` holds on every rank."""
@@ -56,6 +60,7 @@ class Sync(Protocol):
 
     def reduce_metrics(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
         """`sums` added over all ranks, and all their episodes, since the last call."""
+        return sums, episodes
 
     def max(self, value: float) -> float:
         """The largest `value` of any rank."""
@@ -63,7 +68,10 @@ class Sync(Protocol):
 
     def finish(self) -> None:
         """This process has done its part of the run; returns when it is no longer needed."""
-        return
 
     def close(self) -> None:
         """Leave; ranks that still wait for this one notice it."""
+
+
+class Local(Sync):
+    """One learner."""

@@ -39,7 +39,8 @@ RING = 256
 
 
 class Hogwild(Sync):
-    size = 1
+    """Gradients stay local, so `size` and `sum` are those of a single process."""
+
     path = "shared weights, no locks"
 
     def __init__(self, group: RankGroup, timeout: float = 120.0) -> None:
@@ -52,21 +53,20 @@ class Hogwild(Sync):
         self._group = group
         """kept, since rank 0 hosts the store that others may still read"""
         # Crowded: they seldom wait for each other, and then for long.
-        self._memory = RankMemory(
-            group, list(range(group.size)), timeout, crowded=True, arena=ARENA
-        )
+        everyone = list(range(group.size))
+        self._memory = RankMemory(group, everyone, timeout, crowded=True, arena=ARENA)
         self.heartbeat = self._memory.heartbeat
         self._checked = time.monotonic()
         self._episodes = self._array((self._ranks, RING, 3))
         """[rank, number % RING, (column, return, length)]"""
-        self._counts = self._array((self._ranks, 1))
+        self._counts = self._array((self._ranks,), np.int64)
         """episodes of each rank"""
-        self._maxima = self._array((self._ranks, 1))
+        self._maxima = self._array((self._ranks,))
         self._read = [0] * self._ranks
         """episodes of each rank that this process has read"""
         self._totals: Array | None = None
         """[rank, metric]: sums since the start"""
-        self._last_total: Array = np.zeros(())
+        self._last_total: Array | float = 0.0
 
     @property
     def world_size(self) -> int:
@@ -89,9 +89,6 @@ class Hogwild(Sync):
                 "this network is too large for a3c; use --algo a2c with --ranks"
             ) from None
 
-    def sum(self, buffer: Tensor) -> None:
-        """No-op: gradients stay local."""
-
     def gather(self, item: Any) -> list[Any]:
         """Only while all ranks start: later they no longer wait for each other."""
         return gather(self._memory.sum, self.rank, self._ranks, item)
@@ -100,16 +97,14 @@ class Hogwild(Sync):
         """Since this process last called it, without waiting for others."""
         if self.rank and time.monotonic() - self._checked >= TICK:
             self._checked = time.monotonic()
-            self._memory.monitor.check([0])  # learners notice a monitor that hangs only here
+            self._memory.monitor.check([0])  # nobody else would notice that it hangs
         if self._totals is None:
             self._totals = self._array((self._ranks, len(sums)))
-            self._last_total = np.zeros_like(sums)
         self._totals[self.rank] += sums
         for episode in episodes:
-            count = int(self._counts[self.rank, 0])
             row = episode.column, episode.total, episode.length
-            self._episodes[self.rank, count % RING] = row
-            self._counts[self.rank] = count + 1
+            self._episodes[self.rank, self._counts[self.rank] % RING] = row
+            self._counts[self.rank] += 1
         total = self._totals.sum(0)
         since, self._last_total = total - self._last_total, total
         return since, self._new_episodes()
@@ -117,7 +112,7 @@ class Hogwild(Sync):
     def _new_episodes(self) -> list[Episode]:
         """All learners' episodes that this process has not read, as far as they are kept."""
         found = []
-        for rank, count in enumerate(self._counts[:, 0].astype(int).tolist()):
+        for rank, count in enumerate(self._counts.tolist()):
             for number in range(max(self._read[rank], count - RING), count):
                 column, total, length = self._episodes[rank, number % RING]
                 found.append(Episode(int(column), float(total), int(length)))
@@ -126,10 +121,10 @@ class Hogwild(Sync):
 
     def max(self, value: float) -> float:
         """The largest value that any process has given so far."""
-        self._maxima[self.rank] = max(value, self._maxima[self.rank, 0])
+        self._maxima[self.rank] = max(value, self._maxima[self.rank])
         return float(self._maxima.max())
 
-    def _pause(self, seconds: float) -> bool:
+    def _wait(self, seconds: float) -> bool:
         """Sleep while learners learn; False once they have all finished."""
         self.heartbeat.beats += 1
         at_work = [rank for rank in range(1, self._ranks) if not self._memory.is_done(rank)]
@@ -155,7 +150,7 @@ class Hogwild(Sync):
         while at_work:
             left = math.inf if budget.seconds is None else budget.seconds - progress.time
             # Shorter towards the end, to see it in time.
-            at_work = self._pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)
+            at_work = self._wait(PAUSE if left > 10 * PAUSE else PAUSE / 20)
             over = budget.fraction(progress) >= 1.0
             stopped |= meter.poll(over or stopped or stopping()) and not over
             learner.set_version(progress.iter)
@@ -166,7 +161,7 @@ class Hogwild(Sync):
                 yield meter.report(spent, stopped)
 
     def finish(self) -> None:
-        """A learner waits for the monitor: nobody else would notice that it hangs."""
+        """A learner stays until the monitor has finished, to notice if it hangs."""
         self._memory.set_done()
         while self.rank and not self._memory.is_done(0):
             try:

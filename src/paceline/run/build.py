@@ -15,8 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from ..config.schema import Config
 from ..config.values import seconds
-from ..distributed import Sync
-from ..distributed.local import Local
+from ..distributed import Local, Sync
 from ..envs.source import EnvInfo, inspect_env
 from ..envs.spaces import ActionSpec, ObservationSpec
 from ..errors import BadInput, OutOfMemory

@@ -14,8 +14,7 @@ from ..config.resolve import fit_to_spaces
 from ..config.schema import BUDGETS, Config
 from ..config.text import printable, several
 from ..config.values import seconds
-from ..distributed import Sync
-from ..distributed.local import Local
+from ..distributed import Local, Sync
 from ..errors import BadInput, Diverged, EnvironmentFailed, LostRank, StoppedEarly
 from ..processes.hardware import available_cpus, cpu_name
 from ..processes.stopping import StopNow, interruptible
