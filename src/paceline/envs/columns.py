@@ -5,7 +5,7 @@ Every episode is reset with a seed of its own, so that it can be replayed from i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from struct import pack
 from typing import Any, Literal, Protocol, Self
@@ -26,16 +26,21 @@ included, so a return that was summed over one episode alone differs in its last
 
 
 def episode_seed(run_seed: int, column: int, episode: int) -> int:
-    """The seed of a column's episode: a hash, so that neighbours share nothing."""
+    """The seed of a column's episode: a hash, so that neighbors share nothing."""
     digest = blake2b(pack("<qqq", run_seed, column, episode), digest_size=4).digest()
     return int.from_bytes(digest, "little") & 0x7FFFFFFF
 
 
 class Columns(Protocol):
-    """What a sampler needs of environments that are stepped side by side."""
+    """What a sampler needs of environments that are stepped side by side.
+
+    A subclass inherits the counters and what checkpoints hold of them.
+    """
 
     num_envs: int
-    columns_per_env: int
+    seed: int
+    """of the run"""
+    columns_per_env: int = 1
     """agents of one environment; each is a column, and those of an environment are adjacent"""
     first_column: int
     """number of the first column, counted over all processes"""
@@ -49,14 +54,28 @@ class Columns(Protocol):
     """[num_envs] row of the current episode's first observation"""
     ended: Any
     """[num_envs] the episode is over: the next row only resets this environment"""
-    failures: int
+    failures: int = 0
     """environments that raised and were rebuilt"""
     heartbeat: Heartbeat
     """`heartbeat.beats` changes with every step and reset of an environment"""
     resume: Resume
+    adapt: Callable[[Array], Any]
+    """from a policy's actions [B, ...] to what `step` takes"""
 
-    def adapt(self, action: Array) -> Any:
-        """From a policy's actions [B, ...] to what `step` takes."""
+    def __init__(self, num_envs: int, seed: int, first_column: int) -> None:
+        self.num_envs, self.seed, self.first_column = num_envs, seed, first_column
+        self.heartbeat = Heartbeat()
+        self.row = 0
+        self.episode = np.full(num_envs, -1, np.int64)
+        self.started = np.zeros(num_envs, np.int64)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None: ...
 
     def reset(self, obs: Array) -> None:
         """Begin the next episode of every environment; writes its observation to `obs[B]`."""
@@ -78,36 +97,6 @@ class Columns(Protocol):
         the returns so far. Called after `restore`, and only where `resume` is "replay".
         """
 
-    def state(self) -> dict[str, Array]: ...
-
-    def restore(self, state: dict[str, Array]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class SingleAgentColumns:
-    """Columns of one environment each: counters, and what checkpoints hold of them."""
-
-    columns_per_env = 1
-    failures = 0
-    obs_spec: ObservationSpec
-    ended: Any
-
-    def __init__(self, num_envs: int, seed: int, first_column: int) -> None:
-        self.num_envs, self._seed, self.first_column = num_envs, seed, first_column
-        self.heartbeat: Heartbeat = Heartbeat()
-        self.row = 0
-        self.episode = np.full(num_envs, -1, np.int64)
-        self.started = np.zeros(num_envs, np.int64)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None: ...
-
     def state(self) -> dict[str, Array]:
         """What a checkpoint needs in addition to the actions of open episodes."""
         return {
@@ -124,20 +113,19 @@ class SingleAgentColumns:
         self.started[:] = state["started"]
         self.ended[:] = state["ended"].tolist()
 
-    def _mismatch(
-        self, seen: Array, expected: Array, gap: float, magnitude: float, ended: bool
-    ) -> str:
-        """In what a replayed episode differs from the saved one; "" if it is the same.
 
-        `gap` lies between the returns, and `magnitude` is the sum of the rewards' absolute values.
-        """
-        if ended:
-            return "ended"
-        parts = zip(
-            self.obs_spec.split(seen).values(), self.obs_spec.split(expected).values(), strict=True
-        )
-        same = all(now.tobytes() == then.tobytes() for now, then in parts)
-        kinds = [] if same else ["observation"]
-        if not abs(gap) <= RETURN_TOLERANCE * (1.0 + magnitude):
-            kinds.append("reward")
-        return " and ".join(kinds)
+def replay_mismatch(
+    spec: ObservationSpec, seen: Array, expected: Array, gap: float, magnitude: float, ended: bool
+) -> str:
+    """In what a replayed episode differs from the saved one; "" if it is the same.
+
+    `gap` lies between the returns, and `magnitude` is the sum of the rewards' absolute values.
+    """
+    if ended:
+        return "ended"
+    parts = zip(spec.split(seen).values(), spec.split(expected).values(), strict=True)
+    same = all(now.tobytes() == then.tobytes() for now, then in parts)
+    kinds = [] if same else ["observation"]
+    if not abs(gap) <= RETURN_TOLERANCE * (1.0 + magnitude):
+        kinds.append("reward")
+    return " and ".join(kinds)

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import BadInput, EnvironmentFailed
 from ..rollout import Array, Rollout
 from .adapters import ActionAdapter, ObservationAdapter
-from .columns import ReplayMismatch, Resume, SingleAgentColumns, episode_seed
+from .columns import Columns, ReplayMismatch, Resume, episode_seed, replay_mismatch
 from .frame_stack import with_stack
 from .guards import ENV_ERRORS, as_flag, close_quietly, describe, end_if_forked, unpack_reset
 from .spaces import ACTION_MASK, Specs, action_spec, observation_spec
@@ -29,7 +29,7 @@ FAILURE_WINDOW = 20
 NEVER = np.iinfo(np.int64).max
 
 
-class EnvColumns(SingleAgentColumns):
+class EnvColumns(Columns):
     """Environments made by `make`, stepped in one tight loop.
 
     `specs` are given where the spaces are known and a policy acts; otherwise they are read from
@@ -160,7 +160,7 @@ class EnvColumns(SingleAgentColumns):
         return self._seeded_reset(i, int(self.episode[i]))
 
     def _seeded_reset(self, i: int, episode: int) -> tuple[Any, dict[str, Any]]:
-        seed = episode_seed(self._seed, self.first_column + i, episode)
+        seed = episode_seed(self.seed, self.first_column + i, episode)
         return unpack_reset(self._envs[i].reset(seed=seed))
 
     def _read_specs(self, masks: bool, stack: int) -> Specs:
@@ -266,7 +266,7 @@ class EnvColumns(SingleAgentColumns):
         except ENV_ERRORS as error:
             log.warning("replaying column %d raised", self.first_column + i, exc_info=error)
             return "raised"
-        return self._mismatch(seen, expected, total - saved, magnitude, ended)
+        return replay_mismatch(self.obs_spec, seen, expected, total - saved, magnitude, ended)
 
 
 def is_gymnasium_env(env: gym.Env[Any, Any]) -> bool:

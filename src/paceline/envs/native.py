@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import EnvironmentFailed, PacelineError
 from ..rollout import Array, Rollout
 from .adapters import ActionAdapter, ObservationAdapter
-from .columns import ReplayMismatch, Resume, SingleAgentColumns, episode_seed
+from .columns import Columns, ReplayMismatch, Resume, episode_seed, replay_mismatch
 from .frame_stack import with_stack
 from .guards import ENV_ERRORS, close_quietly, describe
 from .spaces import action_spec, observation_spec
@@ -60,7 +60,7 @@ BatchMaker = Callable[[int, SeedOf, int], Batch]
 """(number of environments, their seeds, number of threads) → batch"""
 
 
-class NativeColumns(SingleAgentColumns):
+class NativeColumns(Columns):
     """The environments of a `Batch`."""
 
     def __init__(
@@ -100,7 +100,7 @@ class NativeColumns(SingleAgentColumns):
         """A batch whose first episodes have the numbers `episode[B]`."""
 
         def seed_of(i: int, number: int) -> int:
-            return episode_seed(self._seed, self.first_column + i, int(episode[i]) + number)
+            return episode_seed(self.seed, self.first_column + i, int(episode[i]) + number)
 
         with _batch_errors("can't be made"):
             return self._make(self.num_envs, seed_of, self._threads)
@@ -215,8 +215,8 @@ class NativeColumns(SingleAgentColumns):
         mismatches = []
         for i in np.flatnonzero(lengths >= 0).tolist():
             row, gap = slice(i, i + 1), float(total[i] - returns[i])
-            what = self._mismatch(
-                seen[row], expected[row], gap, float(magnitude[i]), bool(ended[i])
+            what = replay_mismatch(
+                self.obs_spec, seen[row], expected[row], gap, float(magnitude[i]), bool(ended[i])
             )
             if what:
                 mismatches.append((i, what))

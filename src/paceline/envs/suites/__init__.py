@@ -1,1 +1,58 @@
-"""Suites of environments, one file each."""
+"""Suites of environments, one file each; here, how they refuse names and options."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from ...errors import BadInput
+
+MISSION = "mission"
+"""Key of MiniGrid's task in words, which no policy here reads."""
+
+
+def require(module: str, suite: str) -> Any:
+    """Import a suite's package, or say how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise BadInput(
+            f"{suite}: needs a package that is not installed ({error}); install it with "
+            f"pip install 'paceline[{suite}]', or everything with make extras"
+        ) from None
+
+
+def unknown_name(suite: str, name: str, known: Iterable[str]) -> BadInput:
+    prefix = "" if suite == "gym" else f"{suite}:"
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(prefix + one for one in near)}?"
+    if not near:
+        hint = f"see `paceline list envs {suite}`"
+    return BadInput(f"env_id '{prefix}{name}' does not exist; {hint}")
+
+
+def check_batch_options(
+    suite: str, kwargs: Mapping[str, Any], reserved: Iterable[str], wrappers: tuple[str, ...]
+) -> None:
+    """Refuse wrappers, since a batch has no single environment to wrap, and `reserved` kwargs."""
+    if wrappers:
+        raise BadInput(
+            f"env.wrappers is {', '.join(wrappers)}, and {suite}: steps many environments as one, "
+            "which has no place for a wrapper; leave it out"
+        )
+    for name in reserved:
+        if name in kwargs:
+            raise BadInput(
+                f"env.kwargs has {name}, which Paceline gives {suite}: itself; leave it out"
+            )
+
+
+def rejected_kwargs(env: str, kwargs: Mapping[str, Any], error: Exception) -> BadInput:
+    """The environment's own complaint about its keyword arguments, in one line."""
+    return BadInput(f"env.kwargs is {dict(kwargs)}, which {env} refuses: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

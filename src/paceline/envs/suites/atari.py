@@ -18,7 +18,7 @@ from ...rollout import Array
 from ..columns import Resume
 from ..native import Batch, SeedOf
 from ..source import Source
-from .arguments import check_batch_options, rejected_kwargs, require, unknown_name
+from . import check_batch_options, rejected_kwargs, require, unknown_name
 
 SEED_EVERY = 32
 """Episodes of a column from one seed to the next, see `AtariBatch`."""

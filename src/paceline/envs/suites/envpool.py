@@ -19,7 +19,7 @@ from ..adapters import unflatten
 from ..columns import Resume
 from ..native import Batch, SeedOf
 from ..source import Source
-from .arguments import (
+from . import (
     MISSION,
     check_batch_options,
     first_line,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import logging
 import sys
 import warnings
@@ -17,10 +16,11 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
+from ...config.registry import imported
 from ...errors import BadInput
 from ..guards import ENV_ERRORS
 from ..source import Source
-from .arguments import rejected_kwargs
+from . import rejected_kwargs, unknown_name
 
 log = logging.getLogger("paceline")
 
@@ -42,7 +42,7 @@ def environment(
 
     Gymnasium's wrappers TimeLimit and OrderEnforcing cost a sixth of a CartPole step.
     """
-    wrapper_classes, entry_point = [_import_wrapper(path) for path in wrappers], ""
+    wrapper_classes, entry_point = [imported({}, path, "env.wrappers") for path in wrappers], ""
     make: Callable[[], gym.Env[Any, Any]]
     if callable(env_id):
         make, limit, wrapped = partial(env_id, **kwargs), time_limit, bool(wrappers)
@@ -145,22 +145,10 @@ def _spec(env_id: str) -> Any:
             warnings.simplefilter("ignore")
             return copy.deepcopy(gym.spec(name))
     except gym.error.Error:
-        near = difflib.get_close_matches(name, gym.registry, n=3, cutoff=0.5)
-        hint = f"; did you mean {', '.join(near)}?" if near else "; see `paceline list envs`"
         if name.startswith("ALE/"):
-            hint = f"; write atari:{name[4:].rpartition('-v')[0] or name[4:]}"
-        raise BadInput(f"env_id {env_id!r} is not a registered environment{hint}") from None
-
-
-def _import_wrapper(path: str) -> Any:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except ENV_ERRORS as error:
-        raise BadInput(
-            f"env.wrappers: {path!r} can't be imported ({type(error).__name__}: {error}); "
-            "write module:Class, such as gymnasium.wrappers:RecordEpisodeStatistics"
-        ) from None
+            game = name[4:].rpartition("-v")[0] or name[4:]
+            raise BadInput(f"env_id {env_id!r} does not exist; write atari:{game}") from None
+        raise unknown_name("gym", name, gym.registry) from None
 
 
 def registered(env_id: Any) -> list[gym.envs.registration.EnvSpec]:

@@ -18,7 +18,7 @@ from ...rollout import Array
 from ..columns import Resume
 from ..guards import ENV_ERRORS, close_quietly
 from ..native import Batch, BatchMaker, SeedOf
-from .arguments import rejected_kwargs
+from . import rejected_kwargs
 
 log = logging.getLogger("paceline")
 

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from ..source import Source
-from .arguments import MISSION, require, unknown_name
+from . import MISSION, require, unknown_name
 from .gym import environment as gym_environment
 
 PREFIX = "MiniGrid-"

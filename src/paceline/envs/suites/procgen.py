@@ -22,7 +22,7 @@ from ...rollout import Array
 from ..columns import Resume
 from ..native import Batch, SeedOf
 from ..source import Source
-from .arguments import check_batch_options, rejected_kwargs, unknown_name
+from . import check_batch_options, rejected_kwargs, unknown_name
 
 GAMES = (
     *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot"),

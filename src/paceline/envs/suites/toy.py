@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ...errors import BadInput
 from ..source import Source
+from . import unknown_name
 from .gym import environment as gym_environment
 
 Reset = tuple[Any, dict[str, Any]]
@@ -138,5 +138,5 @@ def environment(
 ) -> Source:
     """The toy called `name`; options are those of a Gymnasium environment."""
     if name not in TOYS:
-        raise BadInput(f"env_id 'toy:{name}' does not exist; there are toy:{', toy:'.join(TOYS)}")
+        raise unknown_name("toy", name, TOYS)
     return gym_environment(TOYS[name], kwargs, time_limit, wrappers)
