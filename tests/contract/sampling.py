@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from worlds import env_maker, serial_of
 
@@ -40,7 +42,10 @@ def copied(rollout):
 
 
 def joined(rollouts):
-    """Consecutive rollouts as one; each begins with the observation the last one ended in."""
+    """Consecutive rollouts as one; each has to begin with what the last one ended in."""
+    for before, after in pairwise(rollouts):
+        for name in ("obs", "first"):
+            np.testing.assert_array_equal(before[name][-1], after[name][0])
     whole = {name: np.concatenate([r[name] for r in rollouts]) for name in FIELDS}
     for name in ("obs", "first"):
         inner = [r[name][:-1] for r in rollouts]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -31,27 +33,22 @@ class Closing(gym.Env):
         self.opened.remove(self)
 
 
-def test_leaving_the_context_closes_every_environment():
-    with paceline.make_vec(Closing, 3) as envs:
+class Stubborn(Closing):
+    def close(self):
+        super().close()
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("env_class", [Closing, Stubborn])
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_leaving_the_context_closes_every_environment(env_class, error):
+    """Also after an error inside, and where each of them fails to close."""
+    expected = pytest.raises(error) if error else contextlib.nullcontext()
+    with expected, paceline.make_vec(env_class, 3) as envs:
         envs.reset()
         assert len(Closing.opened) == 3
-    assert Closing.opened == []
-
-
-def test_an_error_inside_the_context_closes_every_environment():
-    with pytest.raises(ZeroDivisionError), paceline.make_vec(Closing, 3):
-        raise ZeroDivisionError
-    assert Closing.opened == []
-
-
-def test_one_environment_that_fails_to_close_does_not_keep_the_others_open():
-    class Stubborn(Closing):
-        def close(self):
-            super().close()
-            raise RuntimeError("no")
-
-    with paceline.make_vec(Stubborn, 3):
-        pass
+        if error:
+            raise error
     assert Closing.opened == []
 
 
@@ -67,15 +64,10 @@ def test_a_wrong_number_of_actions_is_refused_before_anything_is_stepped(count):
         np.testing.assert_array_equal(envs.step([1, 1, 1]).obs[0], twin.step(1)[0])
 
 
-def test_stepping_before_a_reset_is_refused():
-    with (
-        paceline.make_vec("CartPole-v1", 1) as envs,
-        pytest.raises(paceline.BadInput, match="reset"),
-    ):
+def test_stepping_before_a_reset_and_no_environments_at_all_are_refused():
+    envs = paceline.make_vec("CartPole-v1", 1)
+    with envs, pytest.raises(paceline.BadInput, match="reset"):
         envs.step([0])
-
-
-def test_no_environments_at_all_are_refused():
     with pytest.raises(paceline.BadInput, match="num_envs is 0"):
         paceline.make_vec("CartPole-v1", 0)
 

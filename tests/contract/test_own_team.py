@@ -13,11 +13,11 @@ from saved_runs import PLAIN, last_state, metrics_of
 from worlds import serial_in_blocks
 
 import paceline
+from paceline.envs import Columns
 from paceline.envs.adapters import ActionAdapter
 from paceline.envs.columns import episode_seed
 from paceline.envs.source import Source
 from paceline.envs.spaces import action_spec, observation_spec
-from paceline.processes.heartbeat import Heartbeat
 from paceline.run.build import build
 
 LIMIT, AGENTS = 12, 2
@@ -55,19 +55,16 @@ class Pair:
         return self._seen(), reward, self.time >= self.lives, self.time >= LIMIT
 
 
-class Pairs:
+class Pairs(Columns):
     """Columns 2e and 2e + 1 are the agents of environment e."""
 
-    resume, columns_per_env, failures = "replay", AGENTS, 0
+    resume, columns_per_env = "replay", AGENTS
     obs_spec = observation_spec(spaces.Box(-1, 1, (2,), np.float32))
     act_spec = action_spec(spaces.Discrete(2))
 
     def __init__(self, num_envs, seed, first_column):
-        self.num_envs, self.first_column, self._seed = num_envs, first_column, seed
-        self.heartbeat, self.row = Heartbeat(), 0
+        super().__init__(num_envs, seed, first_column)
         self.adapt = ActionAdapter(self.act_spec)
-        self.episode = np.full(num_envs, -1)
-        self.started = np.zeros(num_envs, np.int64)
         self.ended = np.ones(num_envs, bool)
         self._alive = np.zeros((num_envs, AGENTS), bool)
         self._pairs = [Pair() for _ in range(num_envs)]
@@ -79,7 +76,7 @@ class Pairs:
 
     def _reset(self, e):
         column = self.first_column + AGENTS * e
-        return self._pairs[e].reset(episode_seed(self._seed, column, int(self.episode[e])))
+        return self._pairs[e].reset(episode_seed(self.seed, column, int(self.episode[e])))
 
     def reset(self, obs):
         for e in range(self.num_envs):
@@ -119,20 +116,6 @@ class Pairs:
             if not same or abs(total - returns[e]) > 1e-6:
                 different.append((e, "observation"))
         return different
-
-    def state(self):
-        counters = {"episode": self.episode, "started": self.started, "ended": self.ended}
-        return {name: array.copy() for name, array in counters.items()} | {
-            "row": np.array(self.row)
-        }
-
-    def restore(self, state):
-        self.row = int(state["row"])
-        self.episode[:], self.started[:] = state["episode"], state["started"]
-        self.ended[:] = state["ended"]
-
-    def close(self):
-        pass
 
 
 def suite(name, kwargs, time_limit, wrappers):
