@@ -135,23 +135,15 @@ class Gym3:
         self.env.close()
 
 
-class Pool:
-    """EnvPool, which resets in the row after an episode's end by itself."""
+class Batched:
+    """A vector environment, which resets in the row after an episode's end by itself."""
 
-    def __init__(self, task, options, columns, seed, first_column, action=None, show=None):
-        import envpool
-
-        seeds = [episode_seed(seed, first_column + i, 0) for i in range(columns)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.env = envpool.make_gymnasium(
-                task, num_envs=columns, env_seed=seeds, num_threads=1, **options
-            )
-        self.show, self.action = show or np.array, action or (lambda drawn: drawn)
-        self.ended = np.zeros(columns, bool)
+    def __init__(self, env, columns, action=None, show=np.array, seed=None):
+        self.env, self.show, self.action = env, show, action or (lambda drawn: drawn)
+        self.ended, self.seed = np.zeros(columns, bool), seed
 
     def reset(self):
-        return self.show(self.env.reset()[0])
+        return self.show(self.env.reset(seed=self.seed)[0])
 
     def step(self, drawn):
         obs, reward, terminated, truncated, _ = self.env.step(self.action(drawn))
@@ -161,6 +153,25 @@ class Pool:
 
     def close(self):
         self.env.close()
+
+
+def vector(env_id, options, columns, seed, first_column):
+    """Gymnasium's own vector environment, with one seed for all columns."""
+    env = gym.make_vec(env_id, columns, vectorization_mode="vector_entry_point", **options)
+    return Batched(env, columns, seed=episode_seed(seed, first_column, 0))
+
+
+def pool(task, options, columns, seed, first_column, **more):
+    """EnvPool, seeded when it is made."""
+    import envpool
+
+    seeds = [episode_seed(seed, first_column + i, 0) for i in range(columns)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = envpool.make_gymnasium(
+            task, num_envs=columns, env_seed=seeds, num_threads=1, **options
+        )
+    return Batched(env, columns, **more)
 
 
 def grid(obs):
@@ -203,7 +214,7 @@ class Case:
     @property
     def one_by_one(self):
         """Whether each column has seeds of its own."""
-        return self.package != "procgen"
+        return self.resume != "state"
 
 
 DISCRETE2, ENDS = ("discrete", 2), ("terminated", "truncated")
@@ -253,7 +264,7 @@ def _pool(task, obs, actions, limit, ends=("truncated",), stack=1, options=None,
     given = {"max_episode_steps": limit, **({"stack_num": 1} if stack > 1 else {})}
     return Case(
         f"envpool:{task}",
-        partial(Pool, task, given, **oracle),
+        partial(pool, task, given, **oracle),
         obs,
         actions,
         "envpool",
@@ -282,6 +293,15 @@ STICKY_LIVES = {"episodic_life": True, "repeat_action_probability": 0.25}
 CASES = {
     "CartPole": _single("CartPole-v1", 4, DISCRETE2, ends=("terminated",)),
     "CartPole-limited": _single("CartPole-v1", 4, DISCRETE2, limit=15, ends=ENDS),
+    "CartPole vector": Case(
+        "CartPole-v1",
+        partial(vector, "CartPole-v1", {"max_episode_steps": 15}),
+        ((4,), np.float32),
+        DISCRETE2,
+        options={"vector": True, "time_limit": 15},
+        ends=ENDS,
+        resume="state",
+    ),
     "Pendulum": _single("Pendulum-v1", 3, ("box", 1), bound=2.0, steps=60, ends=("truncated",)),
     "LunarLander": _single("LunarLander-v3", 8, ("discrete", 4), "Box2D", ends=("terminated",)),
     "BipedalWalker": _single(
@@ -291,7 +311,10 @@ CASES = {
         "HalfCheetah-v5", 17, ("box", 6), "mujoco", limit=25, ends=("truncated",)
     ),
     "Hopper": _single(
-        *("Hopper-v5", 11, ("box", 3), "mujoco"),
+        "Hopper-v5",
+        11,
+        ("box", 3),
+        "mujoco",
         limit=20,
         options={"kwargs": {"max_episode_steps": 20}},
         ends=ENDS,

@@ -118,3 +118,19 @@ def serial_in_blocks(parts, seed, blocks, rollout=None):
     """A serial sampler for the parts of a run, whose columns act in so many blocks."""
     given = {"env_info": parts.env_info, "network": parts.network, "seed": seed}
     return make_serial(PoolSpec(**given, rollout=rollout or parts.spec, workers=blocks))
+
+
+def stepped(columns, actions, obs=None, until=lambda t, out: False):
+    """The rollout of `actions` [T, B, ...], from `obs[B]` or else a reset, `until` it is enough."""
+    spec, number = columns.obs_spec, columns.num_envs
+    out = Rollout.allocate(len(actions), number, spec.stored, columns.act_spec.stored)
+    first = np.full(number, obs is None)
+    if obs is None:
+        obs = out.obs[-1].copy()
+        columns.reset(obs)
+    out.begin(obs, first)
+    for t, action in enumerate(actions):
+        columns.step(t, columns.adapt(action), out)
+        if until(t, out):
+            break
+    return out

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from sampling import acting, assert_rows_are, collect, joined
 from suites import CASES, cases
+from worlds import stepped
 
 import paceline
 from paceline.envs.columns import episode_seed
@@ -26,7 +27,6 @@ from paceline.envs.suites import atari
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.agent import Agent
 from paceline.policy.network import NetworkSpec
-from paceline.rollout import Rollout
 from paceline.run import evaluation
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:.*precision lowered")]
@@ -49,22 +49,6 @@ def drawn(case, rows, columns=COLUMNS, seed=0):
     else:
         one = rng.uniform(-1.5, 1.5, (rows, 1, size)).astype(np.float32)
     return np.repeat(one, columns, axis=1)
-
-
-def stepped(columns, actions, obs=None, until=lambda t, out: False):
-    """The rollout of `actions` [T, B, ...], from `obs[B]` or else a reset, `until` it is enough."""
-    spec, number = columns.obs_spec, columns.num_envs
-    out = Rollout.allocate(len(actions), number, spec.stored, columns.act_spec.stored)
-    first = np.full(number, obs is None)
-    if obs is None:
-        obs = out.obs[-1].copy()
-        columns.reset(obs)
-    out.begin(obs, first)
-    for t, action in enumerate(actions):
-        columns.step(t, columns.adapt(action), out)
-        if until(t, out):
-            break
-    return out
 
 
 def same(one, other):

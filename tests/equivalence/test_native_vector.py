@@ -8,12 +8,9 @@ import pytest
 from saved_runs import PLAIN, last_state
 
 import paceline
-from paceline.envs.columns import episode_seed
 from paceline.envs.native import NativeColumns
-from paceline.envs.source import make_columns
 from paceline.envs.suites.gym_vector import vector_maker
 from paceline.errors import BadInput
-from paceline.rollout import Rollout
 
 
 def config_of(folder, **options):
@@ -41,36 +38,6 @@ def assert_resumes_to_the_byte(tmp_path, iteration, **options):
     left_after(config_of(tmp_path / "parts", **options), iteration)
     list(paceline.resume(tmp_path / "parts"))
     assert last_state(tmp_path / "whole") == last_state(tmp_path / "parts")
-
-
-def test_rows_are_those_of_the_vector_environment_with_resets_marked():
-    columns = make_columns("CartPole-v1", 5, seed=3, vector=True, time_limit=12)
-    assert isinstance(columns, NativeColumns) and columns.resume == "state"
-    out = Rollout.allocate(60, 5, columns.obs_spec.stored, columns.act_spec.stored)
-    twin = gym.make_vec(
-        "CartPole-v1", 5, vectorization_mode="vector_entry_point", max_episode_steps=12
-    )
-    columns.reset(out.obs[-1])
-    seen, _ = twin.reset(seed=episode_seed(3, 0, 0))
-    np.testing.assert_array_equal(out.obs[-1], seen)
-    out.start_next()
-    before = np.zeros(5, bool)
-    actions = np.random.default_rng(0).integers(0, 2, (60, 5))
-    for t in range(60):
-        columns.step(t, actions[t], out)
-        seen, reward, terminated, truncated, _ = twin.step(actions[t])
-        np.testing.assert_array_equal(out.obs[t + 1], seen)
-        np.testing.assert_array_equal(out.valid[t], ~before)
-        np.testing.assert_array_equal(out.first[t + 1], before)
-        np.testing.assert_array_equal(out.terminated[t], terminated)
-        np.testing.assert_array_equal(out.truncated[t], truncated)
-        np.testing.assert_array_equal(out.reward[t], np.where(before, 0, reward))
-        before = terminated | truncated
-    assert out.truncated.any() and not out.valid.all()
-    # One row in thirteen only resets: an episode is cut off after its twelfth step.
-    assert (columns.row - columns.started <= 13).all()
-    columns.close()
-    twin.close()
 
 
 def test_a_run_resumes_to_the_byte(tmp_path):
@@ -111,13 +78,6 @@ class Hidden(gym.vector.VectorEnv):
 def test_where_there_is_none_it_is_refused(tmp_path, options, words):
     with pytest.raises(BadInput, match=words):
         list(paceline.train(config_of(tmp_path / "run", **options)))
-
-
-def test_make_vec_steps_it_too():
-    with paceline.make_vec("CartPole-v1", 4, vector=True) as envs:
-        assert envs.reset().shape == (4, 4)
-        step = envs.step([0, 1, 0, 1])
-    assert step.valid.all() and step.reward.tolist() == [1, 1, 1, 1]
 
 
 class Stepping(Hidden):

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 
@@ -13,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+from worlds import stepped
 
 import paceline
 from paceline.envs.columns import episode_seed
@@ -23,7 +25,6 @@ from paceline.errors import Diverged, EnvironmentFailed, PacelineError
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.agent import Agent
 from paceline.policy.network import NetworkSpec
-from paceline.rollout import Rollout
 from paceline.run import evaluation
 from paceline.storage import checkpoint
 
@@ -113,6 +114,12 @@ class Mishap(gym.Env):
 
 gym.register("Mishap-v0", Mishap)
 """
+CAUSES = {
+    "raise": "RuntimeError: the rope broke",
+    "exit": "SystemExit: 0",
+    "generator": "GeneratorExit",
+}
+"""What each way of failing is called."""
 FLAGS = shlex.split(
     "--env-id mishaps:Mishap-v0 --preset none --num-envs 4 --rollout-steps 20 --total-iters 12 "
     "--eval-episodes 2 --save-every 1 --hidden 16"
@@ -185,41 +192,34 @@ def test_an_environment_that_always_raises_ends_the_run_with_its_cause_and_place
     assert 'raise RuntimeError("the rope broke")' in ended.out
 
 
-def test_an_environment_that_raises_from_its_first_step_on_ends_the_run(mishap_here):
-    error, run = mishap_here(what="raise")
-    says(error, "the rope broke", "column 0", "last good state")
-    sound(run)
+@pytest.mark.parametrize(("how", "cause"), CAUSES.items())
+@pytest.mark.parametrize(
+    ("what", "after"), [("raise", 0), ("reset", 0), ("reset", 180), ("init", 0)]
+)
+def test_an_environment_that_always_fails_ends_the_run_and_is_named(
+    mishap_here, what, after, how, cause
+):
+    error, run = mishap_here(what=what, after=after, how=how)
+    says(error, cause, r"mishaps\.py:\d+")
+    if what == "init":
+        assert not run.path.exists()
+        return
+    says(error, r"column \d")
+    if what == "raise" or after:
+        says(error, "last good state")
+        sound(run, at_least=1 if after else 0)
 
 
-@pytest.mark.parametrize("after", [0, 180])
-def test_an_environment_that_raises_at_every_reset_ends_the_run(mishap_here, after):
-    error, run = mishap_here(what="reset", after=after)
-    says(error, "the rope broke", r"column \d")
-    if after:
-        sound(run, at_least=1)
-
-
-def test_an_environment_that_can_not_be_made_ends_the_run_before_it_begins(mishap):
-    ended, run = mishap(what="init")
-    failed(ended, 3, "the rope broke", r"mishaps\.py:\d+")
-    assert not run.path.exists()
-
-
-def test_an_environment_that_exits_is_rebuilt_like_one_that_raises(mishap):
-    ended, run = mishap("--total-iters", "40", what="rarely", how="exit")
+@pytest.mark.parametrize("how", ["raise", "exit"])
+def test_an_environment_that_fails_rarely_is_rebuilt_and_the_run_completes(mishap, how):
+    ended, run = mishap("--total-iters", "40", what="rarely", how=how)
     assert ended.code == 0, ended
-    assert "SystemExit: 0" in ended.out
-    assert "rebuilt" in ended.out
+    assert CAUSES[how] in ended.out and "rebuilt" in ended.out
     assert run.metrics()[-1]["iter"] == 40
+    lengths = [line["episode_length"] for line in run.metrics() if line["episodes"]]
+    assert max(lengths) == 10
     assert run.json("eval.json")["episodes"] == 2
     sound(run, at_least=40)
-
-
-@pytest.mark.parametrize("how", ["exit", "generator"])
-@pytest.mark.parametrize("what", ["raise", "reset", "init"])
-def test_an_environment_that_always_exits_ends_the_run_as_failed(mishap_here, what, how):
-    error, _ = mishap_here(what=what, how=how)
-    says(error, "SystemExit: 0" if how == "exit" else "GeneratorExit", r"mishaps\.py:\d+")
 
 
 def test_an_environment_that_exits_when_it_is_closed_spoils_nothing(mishap):
@@ -270,35 +270,14 @@ def vector_columns(monkeypatch, vector_class, num_envs, **kwargs):
     return NativeColumns(partial(GymBatch, "Vector-v0", kwargs), num_envs)
 
 
-def exercise_leaving(monkeypatch, where):
-    with vector_columns(monkeypatch, Leaving, 2, where=where) as columns:
-        out = Rollout.allocate(150, 2, columns.obs_spec.stored, columns.act_spec.stored)
-        columns.reset(out.obs[-1])
-        out.start_next()
-        for t in range(150):
-            columns.step(t, np.zeros(2, np.int64), out)
-
-
-@pytest.mark.parametrize("where", ["init", "reset", "step"])
-def test_a_vector_environment_that_exits_ends_the_run_as_failed(monkeypatch, where):
-    with pytest.raises(EnvironmentFailed, match=r"the vector environment .*SystemExit: 0"):
-        exercise_leaving(monkeypatch, where)
-
-
-def test_a_vector_environment_that_exits_when_it_is_closed_spoils_nothing(monkeypatch, caplog):
-    exercise_leaving(monkeypatch, "close")
-    assert "failed to close" in caplog.text
-
-
-def test_an_environment_that_raises_rarely_is_rebuilt_and_the_run_completes(mishap):
-    ended, run = mishap("--total-iters", "40", what="rarely")
-    assert ended.code == 0, ended
-    assert "the rope broke" in ended.out
-    assert "rebuilt" in ended.out
-    assert run.metrics()[-1]["iter"] == 40
-    lengths = [line["episode_length"] for line in run.metrics() if line["episodes"]]
-    assert max(lengths) == 10
-    sound(run, at_least=40)
+@pytest.mark.parametrize("where", ["init", "reset", "step", "close"])
+def test_a_vector_environment_that_exits_ends_the_run_as_failed(monkeypatch, caplog, where):
+    """Unless it is only being closed."""
+    failure = pytest.raises(EnvironmentFailed, match=r"the vector environment .*SystemExit: 0")
+    with failure if where != "close" else nullcontext():
+        with vector_columns(monkeypatch, Leaving, 2, where=where) as columns:
+            stepped(columns, np.zeros((150, 2), np.int64))
+        assert "failed to close" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -341,19 +320,10 @@ class Overwriting(CartPoleVectorEnv):
 
 
 def test_a_vector_environment_that_overwrites_its_actions_changes_no_rollout(monkeypatch):
+    taken = np.ones((1, 3), np.int64)
     with vector_columns(monkeypatch, Overwriting, 3) as columns:
-        taken = np.ones(3, np.int64)
-        out = Rollout.allocate(1, 3, columns.obs_spec.stored, columns.act_spec.stored)
-        columns.reset(out.obs[-1])
-        out.start_next()
-        columns.step(0, columns.adapt(taken), out)
-    assert taken.tolist() == [1, 1, 1]
-
-
-def test_the_command_ends_with_code_3_on_a_reward_that_is_not_finite(mishap):
-    ended, run = mishap(what="nan reward", at=3, after=180)
-    failed(ended, 3, "reward nan", r"column \d", "last good state")
-    sound(run, at_least=1)
+        stepped(columns, taken)
+    assert taken.tolist() == [[1, 1, 1]]
 
 
 @pytest.mark.slow
