@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+import paceline
+
 PLAIN = {"preset": "none", "track": "none", "device": "cpu", "threads": 1, "compile": "off"}
 """Options of a run that is the same wherever it is made."""
 TINY = {"num_envs": 2, "rollout_steps": 8, "epochs": 1, "minibatches": 1, "eval_episodes": 1}
@@ -33,6 +35,21 @@ def last_state(run):
     """Weights and state of the newest checkpoint, as bytes."""
     newest = sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1]
     return [(newest / name).read_bytes() for name in ("weights.safetensors", "state.safetensors")]
+
+
+def left_after(config, iteration):
+    """Train, and leave the loop after this iteration."""
+    for report in paceline.train(config):
+        if report.iter == iteration:
+            return
+
+
+def assert_resumes_to_the_byte(config, folder, iteration=2, **changes):
+    """A run that is left after `iteration`, and resumed, ends like one that was not left."""
+    list(paceline.train(config.replace(output_dir=str(folder / "whole"))))
+    left_after(config.replace(output_dir=str(folder / "parts")), iteration)
+    assert list(paceline.resume(folder / "parts", **changes))
+    assert last_state(folder / "whole") == last_state(folder / "parts")
 
 
 def warnings(caplog):

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium import spaces
-from saved_runs import PLAIN, last_state, metrics_of
+from saved_runs import PLAIN, assert_resumes_to_the_byte, metrics_of
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
@@ -30,40 +30,38 @@ PAIRS = {
 ONE_STEP = {"minibatches": 1, "epochs": 1}
 
 
-def config_of(pair, folder, steps=192, **options):
+def env_of(pair, **more):
     observation, action, extras = PAIRS[pair]
+    return partial(Anything, observation, action, **extras, **more)
+
+
+def config_of(env, folder, **options):
     defaults = {
         **PLAIN,
         "num_envs": 3,
         "rollout_steps": 16,
         "minibatches": 2,
         "epochs": 2,
-        "total_steps": steps,
+        "total_steps": 192,
         "hidden": (16,),
         "eval_episodes": 3,
-        "output_dir": str(folder),
     }
-    env = partial(Anything, observation, action, **extras)
-    return paceline.Config(env_id=env, **(defaults | options)), env
+    return paceline.Config(env_id=env, output_dir=str(folder), **(defaults | options))
 
 
-def assert_resumes_to_the_byte(pair, folder, **options):
-    config, env = config_of(pair, folder / "whole", **options)
-    list(paceline.train(config))
-    config, _ = config_of(pair, folder / "parts", **options)
-    for report in paceline.train(config):
-        if report.iter == 2:
-            break
-    assert len(list(paceline.resume(folder / "parts", env_id=env))) >= 1
-    assert last_state(folder / "whole") == last_state(folder / "parts")
-    return env
+def trained(env, folder, **options):
+    """The reports of a run, and the policy that came of it."""
+    reports = list(paceline.train(config_of(env, folder, **options)))
+    return reports, paceline.load(folder)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.startswith(("dict", "masked"))])
 def test_impala_knows_the_probability_of_every_kind_of_action(pair, tmp_path):
     """The learner's ratio to the policy that acted is 1 where both are the same."""
-    assert_resumes_to_the_byte(pair, tmp_path, algo="impala", log_every=1, **ONE_STEP)
+    env = env_of(pair)
+    config = config_of(env, tmp_path, algo="impala", log_every=1, **ONE_STEP)
+    assert_resumes_to_the_byte(config, tmp_path, env_id=env)
     ratios = [line["rho_mean"] for line in metrics_of(tmp_path / "whole")]
     assert len(ratios) >= 4
     assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
@@ -72,7 +70,8 @@ def test_impala_knows_the_probability_of_every_kind_of_action(pair, tmp_path):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
-    env = assert_resumes_to_the_byte(pair, tmp_path)
+    env = env_of(pair)
+    assert_resumes_to_the_byte(config_of(env, tmp_path), tmp_path, env_id=env)
     agent = paceline.load(tmp_path / "whole")
     result = paceline.evaluate(agent, env, 4)
     assert result.episodes == 4 and np.isfinite(result.mean)
@@ -95,26 +94,30 @@ def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "pair",
-    [
-        pytest.param("masked discrete-discrete", marks=pytest.mark.slow),
-        "masked dict-multidiscrete",
-    ],
-)
-@pytest.mark.parametrize("algo", ["ppo", pytest.param("a2c", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pair", ["masked discrete-discrete", "masked dict-multidiscrete"])
+@pytest.mark.parametrize("algo", ["ppo", "a2c"])
 def test_a_compiled_step_respects_masks_too(pair, algo, tmp_path):
     if missing := compiler_missing():
         pytest.skip(missing)
-    plain = ONE_STEP if algo == "a2c" else {}
-    results = []
-    for choice in ("on", "off"):
-        config, _ = config_of(pair, tmp_path / choice, algo=algo, compile=choice, **plain)
-        list(paceline.train(config))
-        results.append(paceline.load(tmp_path / choice).weights)
-    compiled, eager = results
+    options = {"algo": algo, **(ONE_STEP if algo == "a2c" else {})}
+    compiled, eager = (
+        trained(env_of(pair), tmp_path / choice, compile=choice, **options)[1].weights
+        for choice in ("on", "off")
+    )
     for name in eager:
         np.testing.assert_allclose(compiled[name], eager[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", ["masked dict-discrete", "image and numbers-discrete"])
+def test_a_compiled_step_takes_whole_rollouts_of_several_parts(pair, tmp_path):
+    """No episode ends, so every row counts, and none is copied on its way to the learner."""
+    if missing := compiler_missing():
+        pytest.skip(missing)
+    options = {"algo": "a2c", "compile": "on", "rollout_steps": 5, **ONE_STEP}
+    env = env_of(pair, length=10_000)
+    reports, _ = trained(env, tmp_path / "run", total_steps=100, **options)
+    assert reports[-1].steps >= 100
 
 
 def test_a_mask_leaves_entropy_and_choice_to_what_is_allowed(tmp_path):
@@ -129,10 +132,8 @@ def test_a_mask_leaves_entropy_and_choice_to_what_is_allowed(tmp_path):
             return seen, {"action_mask": self.mask}
 
     env = partial(Forced, observation, action, masked=True)
-    config, _ = config_of("masked dict-multidiscrete", tmp_path / "run")
-    reports = list(paceline.train(config.replace(env_id=env)))
+    reports, agent = trained(env, tmp_path / "run")
     assert all(abs(report.entropy) < 1e-6 and report.approx_kl < 1e-6 for report in reports)
-    agent = paceline.load(tmp_path / "run")
     seen, info = env().reset(seed=0)
     for sample in (False, True):
         assert agent.act(seen, sample=sample, **info).tolist() == [2, 5, -1]
@@ -150,90 +151,67 @@ def test_a_mask_may_be_a_key_of_the_observation(tmp_path):
             seen, info = super()._look()
             return seen | info, {}
 
-    config, _ = config_of("masked discrete-discrete", tmp_path / "run", normalize_obs=True)
-    list(
-        paceline.train(config.replace(env_id=Keyed))
-    )  # the environment refuses every forbidden action
-    agent = paceline.load(tmp_path / "run")
+    # The environment refuses every forbidden action.
+    _, agent = trained(Keyed, tmp_path / "run", normalize_obs=True)
     assert agent.network.obs.size == 3 and agent.network.obs.mask == (4,)
     seen, _ = Keyed().reset(seed=1)
     only = {"observation": seen["observation"], "action_mask": np.int8([0, 0, 1, 0])}
     assert agent.act(only) == 4 and agent.act(only, sample=True) == 4
 
 
-def test_a_mask_that_allows_nothing_allows_everything():
-    observation, action, _ = PAIRS["masked dict-multidiscrete"]
-    spec = observation_spec(observation, action_spec(action), {"action_mask": None})
-    adapter = ObservationAdapter(spec)
-    stored = np.zeros(1, spec.stored[1])
-    masks = (np.int8([0, 0, 0]), np.int8([0, 1]), np.int8([0, 0, 0, 0]))
-    adapter.write(spec.split(stored), 0, observation.sample(), {"action_mask": masks})
-    assert stored["mask"][0].tolist() == [True] * 3 + [False, True] + [True] * 4
+MULTI = action_spec(ACTIONS["multidiscrete"])
+MASK = spaces.Tuple([spaces.MultiBinary(3), spaces.MultiBinary(2), spaces.MultiBinary(4)])
 
 
 @pytest.mark.parametrize(
-    "pair",
-    [
-        "masked dict-discrete",
-        pytest.param("image and numbers-discrete", marks=pytest.mark.slow),
-    ],
+    ("given", "stored"),
+    [("011 10 0001", "011100001"), ("000 01 0000", "111011111")],
+    ids=["some", "none of a choice"],
 )
-@pytest.mark.slow
-def test_a_compiled_step_takes_whole_rollouts_of_several_parts(pair, tmp_path):
-    """No episode ends, so every row counts, and none is copied on its way to the learner."""
-    if missing := compiler_missing():
-        pytest.skip(missing)
-    observation, action, extras = PAIRS[pair]
-    env = partial(Anything, observation, action, **extras, length=10_000)
-    options = {"algo": "a2c", "compile": "on", "rollout_steps": 5, **ONE_STEP}
-    config, _ = config_of(pair, tmp_path / "run", steps=100, **options)
-    reports = list(paceline.train(config.replace(env_id=env)))
-    assert reports[-1].steps >= 100
+@pytest.mark.parametrize("where", ["info", "observation"])
+def test_a_mask_may_be_one_for_each_choice_and_where_it_allows_nothing_allows_all(
+    where, given, stored
+):
+    mask = {"action_mask": tuple(np.array(list(piece), np.int8) for piece in given.split())}
+    space, seen, info = OBSERVATIONS["box"], np.zeros(3), mask
+    if where == "observation":
+        space = spaces.Dict({"seen": space, "action_mask": MASK})
+        seen, info = {"seen": seen, **mask}, {}
+    spec = observation_spec(space, MULTI, info)
+    assert (spec.mask, spec.size) == ((3, 2, 4), 3)
+    found = np.zeros(1, spec.stored[1])
+    ObservationAdapter(spec).write(spec.split(found), 0, seen, info)
+    assert "".join(map(str, found["mask"][0].astype(int))) == stored
+
+
+def test_masks_of_a_batch_are_never_turned_round():
+    mask = {"action_mask": np.ones((4, 3))}
+    spec = observation_spec(OBSERVATIONS["box"], action_spec(ACTIONS["discrete"]), mask)
+    views = spec.split(np.zeros(3, spec.stored[1]))
+    with pytest.raises(ValueError, match="action_mask of shape"):
+        ObservationAdapter(spec).write(views, slice(None), np.zeros((3, 3)), mask)
 
 
 def test_a_mask_of_a_policy_without_any_is_refused(tmp_path):
-    config, env = config_of("dict-discrete", tmp_path / "run", steps=48)
-    list(paceline.train(config))
+    env = env_of("dict-discrete")
+    _, agent = trained(env, tmp_path / "run", total_steps=48)
     seen, _ = env().reset(seed=0)
     with pytest.raises(BadInput, match="without any"):
-        paceline.load(tmp_path / "run").act(seen, action_mask=np.ones(4))
-
-
-def test_masks_that_come_and_go_are_named(tmp_path):
-    masked = partial(Late, OBSERVATIONS["box"], ACTIONS["discrete"])
-    config, _ = config_of("box-discrete", tmp_path / "late")
-    with pytest.raises(paceline.EnvironmentFailed, match="had none in that of the first"):
-        list(paceline.train(config.replace(env_id=masked)))
+        agent.act(seen, action_mask=np.ones(4))
 
 
 class Late(Anything):
     """Speaks of masks from its second reset on."""
 
+    resets = 0
+
     def reset(self, *, seed=None, options=None):
         seen, info = super().reset(seed=seed)
-        self.resets = getattr(self, "resets", 0) + 1
+        self.resets += 1
         return seen, info | ({"action_mask": np.ones(4)} if self.resets > 1 else {})
 
 
-def test_a_mask_in_the_observation_may_be_one_for_each_choice():
-    mask = spaces.Tuple([spaces.MultiBinary(3), spaces.MultiBinary(2), spaces.MultiBinary(4)])
-    space = spaces.Dict({"seen": OBSERVATIONS["box"], "action_mask": mask})
-    spec = observation_spec(space, action_spec(ACTIONS["multidiscrete"]))
-    assert (spec.mask, spec.size) == ((3, 2, 4), 3)
-    stored = np.zeros(1, spec.stored[1])
-    given = (np.int8([0, 1, 1]), np.int8([1, 0]), np.int8([0, 0, 0, 1]))
-    ObservationAdapter(spec).write(
-        spec.split(stored), 0, {"seen": np.zeros(3), "action_mask": given}, {}
-    )
-    assert stored["mask"][0].astype(int).tolist() == [0, 1, 1, 1, 0, 0, 0, 0, 1]
-
-
-def test_masks_of_a_batch_are_never_turned_round():
-    spec = observation_spec(
-        OBSERVATIONS["box"], action_spec(ACTIONS["discrete"]), {"action_mask": 1}
-    )
-    stored = np.zeros(3, spec.stored[1])
-    with pytest.raises(ValueError, match="action_mask of shape"):
-        ObservationAdapter(spec).write(
-            spec.split(stored), slice(None), np.zeros((3, 3)), {"action_mask": np.ones((4, 3))}
-        )
+def test_masks_that_come_and_go_are_named(tmp_path):
+    env = partial(Late, OBSERVATIONS["box"], ACTIONS["discrete"])
+    with pytest.raises(paceline.EnvironmentFailed, match="had none in that of the first"):
+        trained(env, tmp_path / "late")
