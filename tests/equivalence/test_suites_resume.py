@@ -19,76 +19,92 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from learners import iterate
 from safetensors.numpy import load, save
-from saved_runs import PLAIN
+from saved_runs import left_after
 from suites import missing
 from test_workers_equal_serial import assert_same, by_workers, in_blocks, turn
 
 import paceline
+from paceline.config.flags import parse_config
 from paceline.envs.source import make_columns
 from paceline.envs.suites import atari
 
 pytestmark = pytest.mark.timeout(120)
 
-WORKERS = 2
-ITERATIONS, BROKEN_OFF = 5, 2
-STICKY_LIVES = {"repeat_action_probability": 0.25, "episodic_life": True}
-EASY = {"num_levels": 3, "distribution_mode": "easy"}
-
-
-def run_of(package, env_id, env=None, encoder=None, **options):
-    encoders = {} if encoder is None else {"encoder": encoder}
-    return package, {"env_id": env_id, "env": env or {}, **encoders, **options}
-
-
-# Environments whose episodes end within a few rollouts, at different times in different columns.
-RUNS = {
-    "atari": run_of(
-        *("ale_py", "atari:Breakout", {"time_limit": 9}, "small"),
-        rollout_steps=12,
-        clip_reward=True,
-    ),
-    "atari, whose actions stick": run_of(
-        *("ale_py", "atari:Breakout", {"time_limit": 40, "kwargs": STICKY_LIVES}, "mlp"),
-        rollout_steps=12,
-    ),
-    "procgen": run_of("procgen", "procgen:fruitbot", {"kwargs": EASY}, "small", rollout_steps=20),
-    "procgen, stacked": run_of(
-        "procgen", "procgen:bigfish", {"frame_stack": 3}, "mlp", rollout_steps=40
-    ),
-    "minigrid": run_of("minigrid", "minigrid:DoorKey-5x5", {"kwargs": {"max_steps": 21}}),
-    "vectors, stacked": run_of("gymnasium", "CartPole-v1", {"frame_stack": 3}, normalize_obs=True),
-    "images, stacked": run_of(
-        "gymnasium", "toy:identity", {"frame_stack": 4, "kwargs": {"image": True}}, "small"
-    ),
-}
+ITERATIONS = 5
+COMMON = (
+    "--preset none --track none --device cpu --threads 1 --compile off --num-envs 2 "
+    f"--rollout-steps 16 --minibatches 2 --epochs 2 --hidden 16 --total-iters {ITERATIONS} "
+    "--eval-episodes 1"
+)
+WORKERS = "--num-workers 2"
 IN_WORKERS = ("atari", "procgen")
-SLOW_IN_WORKERS = tuple(name for name in RUNS if name != "atari")
+
+# Environments whose episodes end within a few rollouts, at different times in different columns:
+# package, and flags.
+RUNS = {
+    "atari": (
+        "ale_py",
+        "--env-id atari:Breakout --env.time-limit 9 --encoder small --rollout-steps 12 "
+        "--clip-reward",
+    ),
+    "atari, whose actions stick": (
+        "ale_py",
+        "--env-id atari:Breakout --env.time-limit 40 --encoder mlp --rollout-steps 12 "
+        """--env.kwargs '{"repeat_action_probability": 0.25, "episodic_life": true}'""",
+    ),
+    "procgen": (
+        "procgen",
+        "--env-id procgen:fruitbot --encoder small --rollout-steps 20 "
+        """--env.kwargs '{"num_levels": 3, "distribution_mode": "easy"}'""",
+    ),
+    "procgen, stacked": (
+        "procgen",
+        "--env-id procgen:bigfish --env.frame-stack 3 --encoder mlp --rollout-steps 40",
+    ),
+    "minigrid": (
+        "minigrid",
+        """--env-id minigrid:DoorKey-5x5 --env.kwargs '{"max_steps": 21}'""",
+    ),
+    "vectors, stacked": (
+        "gymnasium",
+        "--env-id CartPole-v1 --env.frame-stack 3 --normalize-obs",
+    ),
+    "images, stacked": (
+        "gymnasium",
+        """--env-id toy:identity --env.frame-stack 4 --env.kwargs '{"image": true}' """
+        "--encoder small",
+    ),
+    "envpool CartPole": ("envpool", "--env-id envpool:CartPole-v1"),
+    "envpool Pong": ("envpool", "--env-id envpool:Pong-v5 --env.time-limit 25 --encoder mlp"),
+}
+EXACT = tuple(name for name in RUNS if not name.startswith("envpool"))
 
 
-def config_of(folder, options, **more):
-    defaults = {
-        **PLAIN,
-        "num_envs": 2,
-        "rollout_steps": 16,
-        "minibatches": 2,
-        "epochs": 2,
-        "hidden": (16,),
-        "total_iters": ITERATIONS,
-        "eval_episodes": 1,
-    }
-    return paceline.Config(output_dir=str(folder), **(defaults | options | more))
+def arguments_of(*flags):
+    return shlex.split(" ".join([COMMON, *flags]))
+
+
+def config_of(folder, *flags):
+    return parse_config([*arguments_of(*flags), "--output-dir", str(folder)])
 
 
 def runs(*names, slow=()):
+    """Flags of some of the runs, as parameters of a test."""
     return [
         pytest.param(
             RUNS[name][1],
             id=name,
             marks=[missing(RUNS[name][0]), *([pytest.mark.slow] if name in slow else [])],
         )
-        for name in names or RUNS
+        for name in names
     ]
+
+
+in_workers_too = pytest.mark.parametrize(
+    "workers", ["", pytest.param(WORKERS, marks=pytest.mark.slow)], ids=["serial", "workers"]
+)
 
 
 def assert_same_end(shell, one, other):
@@ -101,68 +117,48 @@ def assert_same_end(shell, one, other):
     assert results[0] == results[1]
 
 
-def left_after(config, iteration):
-    for report in paceline.train(config):
-        if report.iter == iteration:
-            return
-
-
-def check_broken_off(shell, options, **more):
-    list(paceline.train(config_of(shell.folder / "whole", options, **more)))
-    left_after(config_of(shell.folder / "parts", options, **more), BROKEN_OFF)
-    assert shell.run("parts").checkpoints()[-1].name == f"{BROKEN_OFF:08d}"
+def check_broken_off(shell, *flags, after=2):
+    list(paceline.train(config_of(shell.folder / "whole", *flags)))
+    left_after(config_of(shell.folder / "parts", *flags), after)
+    assert shell.run("parts").checkpoints()[-1].name == f"{after:08d}"
     shell.resume_here("parts")
     assert_same_end(shell, "whole", "parts")
 
 
-@pytest.mark.parametrize("options", runs(slow=("atari, whose actions stick", "procgen, stacked")))
-def test_a_run_that_was_broken_off_ends_as_if_it_had_not_been(shell, caplog, options):
-    check_broken_off(shell, options)
+@in_workers_too
+@pytest.mark.parametrize(
+    "flags", runs(*EXACT, slow=("atari, whose actions stick", "procgen, stacked"))
+)
+def test_a_run_that_was_broken_off_ends_as_if_it_had_not_been(shell, caplog, flags, workers):
+    check_broken_off(shell, flags, workers)
     assert "not exact" not in caplog.text and "did not replay" not in caplog.text
     assert any(line["episodes"] for line in shell.run("whole").metrics()), "no episode ended"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", runs(slow=SLOW_IN_WORKERS))
-def test_so_does_one_with_workers(shell, caplog, options):
-    check_broken_off(shell, options, num_workers=WORKERS)
-    assert "not exact" not in caplog.text and "did not replay" not in caplog.text
-
-
 @pytest.mark.parametrize(
-    "broken_off", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4))]
+    "after", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4))]
 )
-@pytest.mark.parametrize("options", runs("atari"))
-def test_so_does_one_between_two_seeds_of_its_games(shell, monkeypatch, options, broken_off):
+@pytest.mark.parametrize("flags", runs("atari"))
+def test_so_does_one_between_two_seeds_of_its_games(shell, monkeypatch, flags, after):
     """Every third episode of a column has a seed, and a rollout has two episodes."""
     monkeypatch.setattr(atari, "SEED_EVERY", 3)
-    monkeypatch.setattr(sys.modules[__name__], "BROKEN_OFF", broken_off)
-    check_broken_off(shell, options | {"encoder": "mlp"}, env={"time_limit": 5})
+    check_broken_off(shell, flags, "--encoder mlp --env.time-limit 5", after=after)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", runs("atari", "procgen", "minigrid"))
-def test_so_does_one_with_ranks(shell, options):
+@pytest.mark.parametrize("flags", runs("atari", "procgen", "minigrid"))
+def test_so_does_one_with_ranks(shell, flags):
     """By the command, which starts them; broken off by its budget."""
-    env = options.get("env", {})
-    flags = ["--env-id", options["env_id"], "--env.kwargs", json.dumps(env.get("kwargs", {}))]
-    if "time_limit" in env:
-        flags += ["--env.time-limit", env["time_limit"]]
-    if "encoder" in options:
-        flags += ["--encoder", options["encoder"]]
-    flags += shlex.split(
-        "--preset none --num-envs 2 --rollout-steps 12 --minibatches 2 --hidden 16 --threads 1 "
-        "--compile off --eval-episodes 1 --ranks 2"
-    )
-    shell.train("whole", *flags, "--total-iters", ITERATIONS)
-    shell.train("parts", *flags, "--total-iters", BROKEN_OFF)
+    arguments = arguments_of(flags, "--ranks 2")
+    shell.train("whole", *arguments)
+    shell.train("parts", *arguments, "--total-iters", 2)
     shell.resume("parts", "--total-iters", ITERATIONS)
     assert_same_end(shell, "whole", "parts")
 
 
-@pytest.mark.parametrize("options", runs(*IN_WORKERS, slow=("procgen",)))
-def test_workers_sample_and_learn_what_blocks_of_serial_do(tmp_path, options):
-    config = config_of(tmp_path / "run", options)
+@pytest.mark.parametrize("flags", runs(*IN_WORKERS, slow=("procgen",)))
+def test_workers_sample_and_learn_what_blocks_of_serial_do(tmp_path, flags):
+    config = config_of(tmp_path / "run", flags)
     with by_workers(config) as ours, in_blocks(config) as theirs:
         for _ in range(3):
             assert turn(ours) == turn(theirs)
@@ -170,17 +166,16 @@ def test_workers_sample_and_learn_what_blocks_of_serial_do(tmp_path, options):
         assert_same(ours.sampler.state(), theirs.sampler.state())
 
 
-@pytest.mark.parametrize("options", runs("images, stacked", "vectors, stacked"))
-def test_impala_over_workers_sees_no_lag_in_stacks(tmp_path, options):
+@pytest.mark.parametrize("flags", runs("images, stacked", "vectors, stacked"))
+def test_impala_over_workers_sees_no_lag_in_stacks(tmp_path, flags):
     """What it learns from is what the workers saw, in every slot of theirs."""
-    more = {"algo": "impala", "minibatches": 1, "epochs": 1, "num_envs": 4}
-    with by_workers(config_of(tmp_path / "run", options, **more)) as parts:
+    more = "--algo impala --minibatches 1 --epochs 1 --num-envs 4"
+    with by_workers(config_of(tmp_path / "run", flags, more)) as parts:
         with torch.no_grad():
             parts.learner.module.policy.head.weight.mul_(100)
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
         for _ in range(4):
-            parts.sampler.publish(parts.learner.weights, parts.learner.version)
-            rollout = parts.sampler.collect()
-            metrics = parts.learner.update(rollout, 1.0)
+            _, metrics = iterate(parts)
             assert metrics["rho_mean"] == pytest.approx(1.0, abs=1e-5)
 
 
@@ -193,13 +188,19 @@ def workers_of_this_process():
     return sorted(worker.pid for worker in found)
 
 
+def kill(pid, killed):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("options", runs(*IN_WORKERS, slow=("procgen",)))
-def test_a_worker_that_is_killed_changes_nothing(shell, options):
+@pytest.mark.parametrize("flags", runs(*IN_WORKERS))
+def test_a_worker_that_is_killed_changes_nothing(shell, flags):
     """One between two rollouts, another a moment later, wherever it then is."""
-    list(paceline.train(config_of(shell.folder / "whole", options, num_workers=WORKERS)))
+    list(paceline.train(config_of(shell.folder / "whole", flags, WORKERS)))
     timers, killed = [], []
-    for report in paceline.train(config_of(shell.folder / "hurt", options, num_workers=WORKERS)):
+    for report in paceline.train(config_of(shell.folder / "hurt", flags, WORKERS)):
         if report.iter == 1:
             kill(workers_of_this_process()[0], killed)
         if report.iter == 3:
@@ -213,44 +214,30 @@ def test_a_worker_that_is_killed_changes_nothing(shell, options):
     assert not workers_of_this_process()
 
 
-def kill(pid, killed):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-        killed.append(pid)
-
-
-POOL = {
-    "CartPole": {"env_id": "envpool:CartPole-v1"},
-    "Pong": {"env_id": "envpool:Pong-v5", "env": {"time_limit": 25}, "encoder": "mlp"},
-}
-
-
-@missing("envpool")
-@pytest.mark.parametrize("name", POOL)
-@pytest.mark.parametrize("workers", [0, pytest.param(WORKERS, marks=pytest.mark.slow)])
-def test_envpool_says_at_the_start_that_it_resumes_with_new_episodes(shell, caplog, name, workers):
-    config = config_of(shell.folder / "run", POOL[name], num_workers=workers, rollout_steps=32)
-    left_after(config, BROKEN_OFF)
+@in_workers_too
+@pytest.mark.parametrize("flags", runs("envpool CartPole", "envpool Pong"))
+def test_envpool_says_at_the_start_that_it_resumes_with_new_episodes(shell, caplog, flags, workers):
+    left_after(config_of(shell.folder / "run", flags, workers, "--rollout-steps 32"), 2)
     assert "can't be saved" in caplog.text and "not exact" in caplog.text
     before = load(shell.run("run").last("state.safetensors"))
     reports = list(paceline.resume(shell.folder / "run"))
-    assert [report.iter for report in reports] == list(range(BROKEN_OFF + 1, ITERATIONS + 1))
+    assert [report.iter for report in reports] == [3, 4, 5]
     after = load(shell.run("run").last("state.safetensors"))
     assert after["sampler.0.row"] == ITERATIONS * 32
     assert (after["sampler.0.episode"] > before["sampler.0.episode"]).all()
 
 
 @missing("envpool")
-def test_a_resumed_run_of_envpools_does_not_repeat_its_first_episodes(tmp_path):
-    with make_columns("envpool:CartPole-v1", 2, seed=3) as one:
-        obs = np.zeros((2, 4), np.float32)
-        one.reset(obs)
-        state = one.state()
-    with make_columns("envpool:CartPole-v1", 2, seed=3) as other:
-        again = np.zeros((2, 4), np.float32)
-        other.restore(state)
-        other.reset(again)
-    assert not (obs == again).any()
+def test_a_resumed_run_of_envpools_does_not_repeat_its_first_episodes():
+    first, state = [], None
+    for _ in range(2):
+        with make_columns("envpool:CartPole-v1", 2, seed=3) as columns:
+            if state is not None:
+                columns.restore(state)
+            first.append(np.zeros((2, 4), np.float32))
+            columns.reset(first[-1])
+            state = columns.state()
+    assert not (first[0] == first[1]).any()
 
 
 # Procgen's library ends the process for a state that is damaged or another game's, so all of them
@@ -303,12 +290,11 @@ for name, damage in {**damages, "whole": {}}.items():
 
 @missing("procgen")
 def test_a_damaged_state_of_procgens_is_refused_and_ends_no_process(shell):
+    paths = []
     for game in ("fruitbot", "bigfish"):
-        options = RUNS["procgen"][1] | {"env_id": f"procgen:{game}"}
-        left_after(config_of(shell.folder / game, options), 1)
-    paths = [
-        shell.run(game).checkpoints()[-1] / "state.safetensors" for game in ("fruitbot", "bigfish")
-    ]
+        flags = RUNS["procgen"][1], f"--env-id procgen:{game}"
+        left_after(config_of(shell.folder / game, *flags), 1)
+        paths.append(shell.run(game).checkpoints()[-1] / "state.safetensors")
     ended = subprocess.run(
         [sys.executable, "-c", DAMAGES, *paths], capture_output=True, text=True, timeout=90
     )
@@ -319,10 +305,10 @@ def test_a_damaged_state_of_procgens_is_refused_and_ends_no_process(shell):
 
 
 @missing("procgen")
-@pytest.mark.parametrize("workers", [0, pytest.param(WORKERS, marks=pytest.mark.slow)])
+@in_workers_too
 def test_a_run_whose_saved_environments_do_not_fit_is_refused_with_a_sentence(shell, workers):
     """Bytes cut short, with a manifest that agrees; the file is left as it is."""
-    left_after(config_of(shell.folder / "run", RUNS["procgen"][1], num_workers=workers), 1)
+    left_after(config_of(shell.folder / "run", RUNS["procgen"][1], workers), 1)
     newest = shell.run("run").checkpoints()[-1]
     arrays = load(shell.run("run").last("state.safetensors"))
     arrays["sampler.0.bytes"] = arrays["sampler.0.bytes"][:-7]
