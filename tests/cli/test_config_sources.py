@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from contextlib import nullcontext
 
 import pytest
 import yaml
@@ -151,18 +152,13 @@ AS_FLAGS = shlex.split(
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("c.yaml", yaml.safe_dump(VALUES)),
-        ("c.yml", yaml.safe_dump(VALUES)),
-        ("c.json", json.dumps(VALUES)),
-        ("c.toml", AS_TOML),
-        ("c.py", AS_PYTHON),
-    ],
-)
-def test_every_kind_of_file_gives_the_configuration_that_python_gives(file, name, text):
-    assert resolve(load_file(file(text, name))) == Config(**VALUES)
+FILES = {"c.yaml": yaml.safe_dump(VALUES), "c.yml": yaml.safe_dump(VALUES)}
+FILES |= {"c.json": json.dumps(VALUES), "c.toml": AS_TOML, "c.py": AS_PYTHON}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_kind_of_file_gives_the_configuration_that_python_gives(file, name):
+    assert resolve(load_file(file(FILES[name], name))) == Config(**VALUES)
 
 
 def test_flags_give_the_configuration_that_python_gives():
@@ -189,36 +185,21 @@ def test_an_empty_file_changes_nothing(file):
     assert from_flags("--config", file("# nothing yet\n")) == Config()
 
 
-@pytest.mark.parametrize(
-    ("flags", "value"),
-    [
-        ("--anneal-lr", True),
-        ("--anneal-lr true", True),
-        ("--anneal-lr false", False),
-        ("--no-anneal-lr", False),
-        ("--anneal-lr=no", False),
-    ],
-)
-def test_a_switch_can_be_written_in_the_usual_ways(flags, value):
-    assert from_flags("--preset", "none", *flags.split()).anneal_lr is value
+def test_a_switch_can_be_written_in_the_usual_ways():
+    for flags in ("--anneal-lr", "--anneal-lr true"):
+        assert from_flags("--preset", "none", *flags.split()).anneal_lr is True
+    for flags in ("--no-anneal-lr", "--anneal-lr false", "--anneal-lr=no"):
+        assert from_flags("--preset", "none", *flags.split()).anneal_lr is False
 
 
-@pytest.mark.parametrize(
-    ("text", "steps"),
-    [
-        ("300_000", 300_000),
-        ("1e6", 1_000_000),
-        ("1M", 1_000_000),
-        ("50k", 50_000),
-        ("1.5M", 1_500_000),
-        ("2.5e3", 2_500),
-        ("17", 17),
-        (17, 17),
-        (1e6, 1_000_000),
-    ],
-)
-def test_steps_can_be_written_in_the_usual_ways(text, steps):
-    assert Config(total_steps=text).total_steps == steps
+STEPS = {"300_000": 300_000, "1e6": 10**6, "1M": 10**6, "50k": 50_000, "1.5M": 1_500_000}
+STEPS |= {"2.5e3": 2_500, "17": 17, 17: 17, 1e6: 10**6}
+DURATIONS = {"90s": 90, "30m": 1800, "0.5h": 1800, "1.5s": 1.5, "2h": 7200}
+
+
+def test_steps_and_durations_can_be_written_in_the_usual_ways():
+    assert {text: Config(total_steps=text).total_steps for text in STEPS} == STEPS
+    assert {text: seconds(Config(duration=text).duration) for text in DURATIONS} == DURATIONS
 
 
 @pytest.mark.parametrize("text", ["", "k", "1G", "-5", "0", "1.5", "ten", "1e-3", "5 k", "1e999"])
@@ -228,23 +209,17 @@ def test_what_is_no_number_of_steps_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("90s", 90), ("30m", 1800), ("0.5h", 1800), ("1.5s", 1.5), ("2h", 7200)]
+    ("words", "values"),
+    [
+        (r"0\.5h", ["30", 30, 0.5, "half", "5 min", "-3s", "", "1h30m", True]),
+        ("above 0 and below ten years", ["0s", "0m", "0.0h", "88000h"]),
+    ],
 )
-def test_durations_can_be_written_in_the_usual_ways(text, expected):
-    assert seconds(Config(duration=text).duration) == expected
-
-
-@pytest.mark.parametrize("value", ["30", 30, 0.5, "half", "5 min", "-3s", "", "1h30m", True])
-def test_a_duration_without_a_unit_is_refused_with_an_example(value):
-    with pytest.raises(BadInput, match=r"duration.*0\.5h"):
-        Config(duration=value)
-
-
-@pytest.mark.parametrize("text", ["0s", "0m", "0.0h", "88000h"])
-def test_a_duration_of_nothing_or_of_decades_is_refused(text):
+def test_a_duration_without_a_unit_or_of_nothing_or_of_decades_is_refused(words, values):
     """A careless `if config.duration` would take 0 for no limit."""
-    with pytest.raises(BadInput, match=f"duration.*{text}"):
-        Config(duration=text)
+    for value in values:
+        with pytest.raises(BadInput, match=f"duration.*{value}.*{words}"):
+            Config(duration=value)
 
 
 def test_given_budgets_replace_that_of_the_preset_and_all_of_them_hold():
@@ -254,44 +229,26 @@ def test_given_budgets_replace_that_of_the_preset_and_all_of_them_hold():
         assert (getattr(config, name), config.total_steps) == (value, None)
     config = Config(total_steps=1000, total_iters=5, duration="30m")
     assert (config.total_steps, config.total_iters, config.duration) == (1000, 5, "30m")
+    assert Config(env_id="toy:chain").total_steps == 1_000_000  # if there is none at all
 
 
-def test_without_any_budget_there_is_one_of_a_million_steps():
-    assert Config(env_id="toy:chain").total_steps == 1_000_000
-
-
-def test_batch_size_replaces_minibatches_of_preset_and_algorithm():
+def test_batch_size_replaces_minibatches_of_preset_algorithm_and_file(file):
     config = Config(batch_size=64)
     assert config.minibatch_count == config.num_envs * config.rollout_steps // 64
     assert config.minibatches is None
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("c.yaml", "num_envs: 8\nrollout_steps: 64\nminibatches: 4\n"),
-        ("c.py", "import paceline\nconfig = paceline.Config(num_envs=8, rollout_steps=64)\n"),
-    ],
-)
-def test_a_flag_for_the_batch_size_wins_over_minibatches_of_a_file(file, name, text):
-    assert from_flags("--config", file(text, name), "--batch-size", "64").minibatch_count == 8
+    python = "import paceline\nconfig = paceline.Config(num_envs=8, rollout_steps=64)\n"
+    yaml_text = "num_envs: 8\nrollout_steps: 64\nminibatches: 4\n"
+    for path in (file(yaml_text), file(python, "c.py")):
+        assert from_flags("--config", path, "--batch-size", "64").minibatch_count == 8
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "impala"])
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"preset": "none"},
-        {"total_iters": 3},
-        {"num_envs": 8, "rollout_steps": 5, "batch_size": 40, "epochs": 1},
-    ],
-    ids=["preset", "no preset", "iterations", "batch size"],
-)
-def test_a_configuration_survives_being_written_and_read(file, algo, more):
-    config = Config(algo=algo, env={"kwargs": {"sutton_barto_reward": True}}, **more)
-    path = file(yaml.safe_dump(config.as_dict(), sort_keys=False))
-    assert resolve(load_file(path)) == dataclasses.replace(config, preset="none")
+def test_a_configuration_survives_being_written_and_read(file, algo):
+    one_batch = {"num_envs": 8, "rollout_steps": 5, "batch_size": 40, "epochs": 1}
+    for more in ({}, {"preset": "none"}, {"total_iters": 3}, one_batch):
+        config = Config(algo=algo, env={"kwargs": {"sutton_barto_reward": True}}, **more)
+        path = file(yaml.safe_dump(config.as_dict(), sort_keys=False))
+        assert resolve(load_file(path)) == dataclasses.replace(config, preset="none")
 
 
 def test_a_configuration_can_not_be_changed_and_dataclasses_replace_keeps_all_else():
@@ -309,23 +266,17 @@ def test_a_configuration_can_not_be_changed_and_dataclasses_replace_keeps_all_el
         ({"gama": 0.9}, "gamma"),
         ({"ppo": {"clp": 0.1}}, "ppo.clip"),
         ({"env": {"time_limt": 5}}, "env.time_limit"),
-        ({"rollout_stesp": 5}, "rollout_steps"),
         (["--gama", "1"], "--gamma"),
         (["--ppo.clp", "1"], "--ppo.clip"),
         (["--total_steps", "1"], "--total-steps"),
         (["--totalsteps=5"], "--total-steps"),
+        (["--total-step", "5"], "--total-steps"),  # not shortened: a later flag may begin so too
     ],
     ids=str,
 )
-def test_a_misspelt_name_is_refused_with_the_nearest_that_exists(given, expected):
-    with pytest.raises(BadInput, match=rf"did you mean {expected}\?"):
+def test_a_misspelt_or_shortened_name_is_refused_with_the_nearest(given, expected):
+    with pytest.raises(BadInput, match=rf"no such option; did you mean {expected}\?"):
         Config(**given) if isinstance(given, dict) else from_flags(*given)
-
-
-def test_a_flag_may_not_be_shortened():
-    """Else a flag added later would change what an old command means."""
-    with pytest.raises(BadInput, match="--total-step"):
-        from_flags("--total-step", "5")
 
 
 def test_several_mistakes_are_reported_together():
@@ -335,25 +286,20 @@ def test_several_mistakes_are_reported_together():
         assert name in str(caught.value)
 
 
-READERS = {
-    "train": parse_config,
-    "bench": parse_bench,
-    "scale": lambda arguments: parse_scale([*arguments, "--ranks", "1,2"]),
-    "tune": parse_tune,
-}
+READERS = [
+    parse_config,
+    parse_bench,
+    lambda arguments: parse_scale([*arguments, "--ranks", "1,2"]),
+    parse_tune,
+]
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_a_python_file_is_executed_once(file, tmp_path, monkeypatch, capsys, reader):
+@pytest.mark.parametrize("parse", READERS, ids=["train", "bench", "scale", "tune"])
+@pytest.mark.parametrize("last", ["config = paceline.Config(lr=0.5)", "raise ValueError('no')"])
+def test_a_python_file_is_executed_once(file, tmp_path, monkeypatch, capsys, parse, last):
     """Flags are parsed twice: first those that choose entries, then the entries' options."""
     monkeypatch.chdir(tmp_path)
-    text = "import paceline\nprint('executed')\nconfig = paceline.Config(lr=0.5)\n"
-    READERS[reader](["--config", str(file(text, "c.py"))])
+    path = file(f"import paceline\nprint('executed')\n{last}\n", "c.py")
+    with pytest.raises(BadInput) if "raise" in last else nullcontext():
+        parse(["--config", str(path)])
     assert capsys.readouterr().out.count("executed") == 1
-
-
-def test_a_python_file_that_raises_is_executed_once(file, command):
-    ended = command(
-        "train", "--config", file("print('executed')\nraise ValueError('no')\n", "c.py")
-    )
-    assert (ended.code, ended.out.count("executed")) == (2, 1)

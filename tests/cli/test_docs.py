@@ -26,7 +26,9 @@ from paceline.cli import commands as cli
 from paceline.config.flags import config_parser
 from paceline.run.directory import CHANGEABLE
 from paceline.run.report import LEARNING, Report
-from paceline.tools.bench import bench_plan, scale_plan, tune_plan
+from paceline.tools.bench.bench_plan import bench_parser
+from paceline.tools.bench.scale_plan import scale_parser
+from paceline.tools.bench.tune_plan import tune_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -34,33 +36,23 @@ PAGES = [
     ROOT / "README.md",
     *sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "decisions"),
 ]
+BLOCK = re.compile(r"^(<!-- no-run -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.M)
+"""A fenced block: whether it is not to run, its language, its text."""
+FILE = re.compile(r"# (\w+\.py)\n")
+"""First line of a block that the reader saves as a file."""
 SHRINK = 50
 SMALLEST = 512
-OTHERS_FLAGS = {
-    "--clip-coef",
-    "--clip-vloss",
-    "--cuda",
-    "--ent-coef",
-    "--gae-lambda",
-    "--learning-rate",
-    "--norm-adv",
-    "--num-minibatches",
-    "--num-steps",
-    "--target-kl",
-    "--total-timesteps",
-    "--update-epochs",
-    "--vf-coef",
-}
+OTHERS_FLAGS = set(
+    shlex.split(
+        "--clip-coef --clip-vloss --cuda --ent-coef --gae-lambda --learning-rate --norm-adv "
+        "--num-minibatches --num-steps --target-kl --total-timesteps --update-epochs --vf-coef"
+    )
+)
 """Flags of another library, which the page about coming from there names."""
 OUR_FLAGS = {"--config", "--help", "--checkpoint", "--episodes", "--sampled", "--env-id"}
 OUR_FLAGS |= {"--by", "--at", "--json"}
-for _parser in (
-    config_parser(),
-    scale_plan.scale_parser(),
-    bench_plan.bench_parser(),
-    tune_plan.tune_parser(),
-):
-    OUR_FLAGS |= set(_parser._option_string_actions)
+for make_parser in (config_parser, scale_parser, bench_parser, tune_parser):
+    OUR_FLAGS |= set(make_parser()._option_string_actions)
 
 
 @dataclass(frozen=True)
@@ -81,18 +73,18 @@ class Block:
 
 
 def blocks_of(page):
-    found, language, begun, runs = [], None, 0, True
-    lines = page.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines):
-        if language is None and line.startswith("```"):
-            language, begun = line[3:].strip(), number + 1
-            runs = number == 0 or lines[number - 1] != "<!-- no-run -->"
-        elif language is not None and line == "```":
-            text = "\n".join(lines[begun:number]) + "\n"
-            found.append(Block(language or "bash", text, begun + 1, runs and language != ""))
-            language = None
-    assert language is None, f"{page}: the block at line {begun} does not end"
-    return found
+    text, blocks = page.read_text(encoding="utf-8"), []
+    assert "```" not in prose(page), f"{page}: a block does not end"
+    for found in BLOCK.finditer(text):
+        marked, language, content = found.groups()
+        line = text.count("\n", 0, found.start(3)) + 1
+        blocks.append(Block(language or "bash", content, line, bool(language) and not marked))
+    return blocks
+
+
+def prose(page):
+    """The text of a page without its blocks."""
+    return BLOCK.sub("", page.read_text(encoding="utf-8"))
 
 
 def named(page):
@@ -140,36 +132,33 @@ def with_code(page):
     return [block for block in blocks_of(page) if block.language in ("python", "bash")]
 
 
+def save_files(page, folder):
+    """Save what a page tells its reader to save."""
+    for block in with_code(page):
+        if name := FILE.match(block.text):
+            (folder / name[1]).write_text(block.text, encoding="utf-8")
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if with_code(page)], ids=named)
 def test_a_page_can_be_followed_from_top_to_bottom(page, session, capsys):
     names = {"__name__": "__main__"}
     if page.name == "README.md":
         names["obs"] = np.zeros(6, np.float32)  # of the run that its snippet loads
-        assert (
-            cli.run(quick(shlex.split("train --env-id Acrobot-v1 --output-dir runs/acrobot"))) == 0
-        )
+        train = shlex.split("train --env-id Acrobot-v1 --output-dir runs/acrobot")
+        assert cli.run(quick(train)) == 0
+    save_files(page, session)
     for block in with_code(page):
-        where = f"{named(page)}, line {block.line}"
-        if block.runs and block.language == "python":
-            file = re.match(r"# (\w+\.py)\n", block.text)
-            if file:
-                (session / file[1]).write_text(block.text, encoding="utf-8")
-                continue
-            text = re.sub(
-                r"(total_steps=)([\d_]+)", lambda found: found[1] + smaller(found[2]), block.text
-            )
+        if not block.runs or FILE.match(block.text):
+            continue
+        if block.language == "python":
+            steps = r"(total_steps=)([\d_]+)"
+            text = re.sub(steps, lambda found: found[1] + smaller(found[2]), block.text)
             exec(compile("\n" * (block.line - 1) + text, str(page), "exec"), names)
-        elif block.runs:
-            for arguments in block.commands:
-                code = cli.run(quick(arguments))
-                assert code == 0, f"{where}: {arguments} exits with {code}\n{capsys.readouterr()}"
-
-
-def saved_by_reader(page, folder):
-    """The files that a page tells its reader to save."""
-    for block in with_code(page):
-        if file := re.match(r"# (\w+\.py)\n", block.text):
-            (folder / file[1]).write_text(block.text, encoding="utf-8")
+            continue
+        for arguments in block.commands:
+            code = cli.run(quick(arguments))
+            said = f"exits with {code}\n{capsys.readouterr()}"
+            assert code == 0, f"{named(page)}, line {block.line}: {arguments} {said}"
 
 
 COMMANDS = [
@@ -213,7 +202,7 @@ def test_every_command_of_the_pages_is_understood(page, arguments, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "my_config.py").write_text("import paceline\nconfig = paceline.Config()\n")
-    saved_by_reader(page, tmp_path)
+    save_files(page, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     if arguments[0] not in WORK or "--help" in arguments:
         assert cli.run(arguments) == 0, capsys.readouterr()
@@ -228,12 +217,7 @@ def test_every_command_of_the_pages_is_understood(page, arguments, monkeypatch, 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_flag_in_the_text_exists(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
-    spans = [
-        span
-        for span in re.findall(r"`([^`\n]+)`", text)
-        if not span.startswith(("python ", "pip "))
-    ]
+    spans = re.findall(r"`((?!python |pip )[^`\n]+)`", prose(page))
     flags = {flag for span in spans for flag in re.findall(r"(?<![\w-])--[a-z][\w.-]*", span)}
     allowed = OUR_FLAGS | (OTHERS_FLAGS if page.name == "migrating.md" else set())
     assert flags <= allowed, sorted(flags - allowed)
@@ -298,20 +282,14 @@ def test_the_navigation_names_every_page_and_only_pages_that_exist():
 
 def anchors(page):
     """As Python-Markdown makes them of headings."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
-    found = set()
-    for heading in re.findall(r"^#+ (.*)$", text, re.M):
-        plain = re.sub(r"[^\w\s-]", "", heading).strip().lower()
-        found.add(re.sub(r"[-\s]+", "-", plain))
-    return found
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[-\s]+", "-", heading) for heading in plain}
 
 
 @pytest.mark.parametrize("page", [*PAGES, *sorted((DOCS / "decisions").glob("*.md"))], ids=named)
 def test_every_link_leads_somewhere(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", link):
-            continue
+    for link in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", prose(page)):
         target, _, anchor = link.partition("#")
         if target.startswith("/"):  # a file of the repository, where the page is read there
             assert (ROOT / target[1:]).exists(), f"{named(page)}: {link}"
