@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from importlib.metadata import version
 from operator import attrgetter
@@ -11,11 +10,10 @@ from operator import attrgetter
 import pytest
 from corrupt import leaves
 
+from paceline.cli.commands import COMMANDS
 from paceline.cli.listing import LISTS
 from paceline.config.resolve import resolve
 from paceline.learning.algorithms.ppo import PPO
-
-KINDS = ("algorithms", "envs", "samplers", "presets")
 
 
 def options_of(text):
@@ -36,15 +34,12 @@ def shown(value):
 def test_help_names_every_command(command, arguments):
     ended = command(*arguments.split())
     assert (ended.code, ended.err) == (0, "")
-    for name in ("train", "resume", "eval", "list"):
-        assert f"paceline {name}" in ended.out
+    assert all(f"paceline {name}" in ended.out for name in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "arguments", ["train -h", "resume -h", "eval -h", "list -h", "resume run --help", "eval x -h"]
-)
+@pytest.mark.parametrize("arguments", [*COMMANDS, "resume run", "eval run", "scale --ranks 1,2"])
 def test_every_command_has_a_help_also_after_other_arguments(command, arguments):
-    ended = command(*arguments.split())
+    ended = command(*arguments.split(), "-h")
     assert (ended.code, ended.err) == (0, "")
     assert f"paceline {arguments.split()[0]}" in ended.out
 
@@ -77,12 +72,12 @@ def test_train_help_shows_the_values_of_the_chosen_algorithm(command):
 def test_list_has_one_line_for_each_entry(command):
     ended = command("list")
     lines = ended.out.splitlines()
-    assert ended.code == 0 and {f"{kind}:" for kind in KINDS} <= set(lines)
+    assert ended.code == 0 and {f"{kind}:" for kind in LISTS} <= set(lines)
     for entry in ("ppo", "a2c", "impala", "gym", "toy", "serial", "ppo CartPole-v1"):
         assert len([x for x in lines if re.match(rf"  {re.escape(entry)}\s\s+\S", x)]) == 1, entry
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LISTS)
 def test_list_of_one_kind_holds_that_kind_alone(command, kind):
     ended = command("list", kind)
     heading, *entries = ended.out.splitlines()
@@ -99,33 +94,15 @@ def test_every_algorithm_and_preset_that_is_listed_can_be_configured():
         assert resolve({"algo": algo, "env_id": env_id}).preset == env_id
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "--help",
-        "--version",
-        "list",
-        "train --help",
-        "train --lr much",
-        "train --mispelt 1",
-        "train --env-id Cartpole-v1",
-        "resume --help",
-        "eval --help",
-        "compare nowhere",
-        "bench --algos sarsa",
-        "doctor",
-        "doctor --jsn",
-    ],
-)
+TORCHLESS = """--help; --version; list; train --help; train --lr much; train --mispelt 1;
+train --env-id Cartpole-v1; resume --help; eval --help; compare nowhere; bench --algos sarsa;
+doctor; doctor --jsn"""
+
+
+@pytest.mark.parametrize("arguments", TORCHLESS.split(";"))
 def test_help_lists_and_refusals_never_import_torch(shell, arguments):
-    ended = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "paceline", *arguments.split()],
-        cwd=shell.folder,
-        env=shell.environment(),
-        capture_output=True,
-        text=True,
-    )
-    imported = [line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()]
+    ended = shell.execute(sys.executable, "-X", "importtime", "-m", "paceline", *arguments.split())
+    imported = [line.rpartition("|")[2].strip() for line in ended.err.splitlines()]
     assert "paceline.cli.commands" in imported  # the trace is there
     assert not [name for name in imported if name.partition(".")[0] in ("torch", "tensorboard")]
 

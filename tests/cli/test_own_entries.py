@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import yaml
@@ -112,25 +111,16 @@ def test_a_segment_of_a_memory_divides_the_rollout(own):
         paceline.Config(**memory, rollout_steps=24, memory_segment=7)
 
 
-def test_a_run_of_an_own_algorithm_is_resumed_and_compared_without_importing_it(own, tmp_path):
-    """By the command line: the comparison does not find the module, and does not look for it."""
-    run = tmp_path / "run"
+def test_a_run_of_an_own_algorithm_is_resumed_and_compared_without_importing_it(own, shell):
+    """The comparison does not find the module, and does not look for it."""
     flags = ["--algo", f"{own}:Reinforce", "--reinforce.baseline-coef", "0.3", *SHORT]
-    program = "import sys; sys.path[:0] = sys.argv[1:2]; from paceline.cli.commands import main; "
-    program += "main(sys.argv[2:])"
-
-    def command(*arguments, path=tmp_path):
-        call = [sys.executable, "-c", program, str(path), *map(str, arguments)]
-        return subprocess.run(call, capture_output=True, text=True, timeout=100, check=False)
-
-    ended = command("train", *flags, "--compile", "off", "--output-dir", run)
-    assert ended.returncode == 0, ended.stderr
-    assert yaml.safe_load((run / "config.yaml").read_text())["reinforce"]["baseline_coef"] == 0.3
-    assert json.loads((run / "run.json").read_text())["algo_is_callable"] is False
-    again = command("resume", run, "--total-iters", 6)
-    assert again.returncode == 0, again.stderr
-    compared = command("compare", run, path="elsewhere")
-    assert compared.returncode == 0 and "REINFORCE" in compared.stdout, compared
+    run = shell.train("run", *flags, "--compile", "off")
+    assert yaml.safe_load(run.text("config.yaml"))["reinforce"]["baseline_coef"] == 0.3
+    assert run.json("run.json")["algo_is_callable"] is False
+    shell.resume("run", "--total-iters", 6)
+    Path(shell.folder, f"{own}.py").unlink()
+    compared = shell("compare", "run")
+    assert compared.code == 0 and "REINFORCE" in compared.out, compared
 
 
 def test_an_algorithm_that_only_python_has_is_given_again_on_resume(tmp_path):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
 import paceline
 from paceline.config.files import load_file
-from paceline.config.presets import presets
+from paceline.config.presets import FOLDER, presets
+from paceline.config.registry import ALGORITHMS
 from paceline.config.resolve import fit_to_spaces
 from paceline.envs.source import inspect_env
 from paceline.run.build import build
 from paceline.run.training import GENERAL
 
-FILES = [(algo, name) for algo in ("ppo", "a2c", "impala") for name in presets(algo)]
+FILES = [(path.parent.name, path.stem) for path in sorted(FOLDER.glob("*/*.yaml"))]
 TUNED = [(algo, name) for algo, name in FILES if name not in GENERAL]
 NEEDED = """CartPole-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0 LunarLander-v3
 BipedalWalker-v3 Pendulum-v1 Taxi-v4 FrozenLake-v1 HalfCheetah-v5 Hopper-v5 Walker2d-v5 Reacher-v5
@@ -24,6 +24,7 @@ Pusher-v5 Ant-v5 InvertedPendulum-v5"""
 
 def test_the_environments_people_start_with_have_one():
     assert set(NEEDED.split()) <= set(presets("ppo"))
+    assert {algo for algo, _ in FILES} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize(("algo", "name"), FILES)
@@ -58,13 +59,21 @@ def test_it_is_found_by_its_environment_and_fits_it(algo, name):
         assert parts.network.normalize_obs == config.normalize_obs
 
 
-def test_it_serves_whoever_steps_its_environment():
-    assert paceline.Config(env_id="envpool:HalfCheetah-v5").preset == "HalfCheetah-v5"
-    assert paceline.Config(env_id="envpool:CartPole-v1").preset == "CartPole-v1"
-    assert paceline.Config(env_id="envpool:MiniGrid-DoorKey-5x5-v0").preset == "minigrid"
-    assert paceline.Config(env_id="envpool:BabyAI-GoToObj-v0").preset == "minigrid"
-    assert paceline.Config(env_id="envpool:Humanoid-v5").preset == "auto"
-    assert paceline.Config(env_id="toy:identity").preset == "auto"
+SERVED = {
+    "envpool:HalfCheetah-v5": "HalfCheetah-v5",
+    "envpool:CartPole-v1": "CartPole-v1",
+    "envpool:MiniGrid-DoorKey-5x5-v0": "minigrid",
+    "envpool:BabyAI-GoToObj-v0": "minigrid",
+    "envpool:Humanoid-v5": "auto",
+    "toy:identity": "auto",
+    "HalfCheetah-v4": "HalfCheetah-v5",
+    "CartPole-v0": "CartPole-v1",
+}
+
+
+def test_it_serves_whoever_steps_its_environment_and_other_versions_of_it():
+    assert {env_id: paceline.Config(env_id=env_id).preset for env_id in SERVED} == SERVED
+    assert paceline.Config(env_id="Toy-v0", preset="CartPole-v0").gamma == 0.98
 
 
 def test_statistics_that_a_preset_asks_for_are_left_out_where_there_are_no_numbers():
@@ -92,20 +101,9 @@ def test_a3c_takes_every_preset_of_a2c_without_its_statistics(env_id):
         paceline.Config(algo="a3c", env_id=env_id, num_workers=2, normalize_return=True)
 
 
-def test_it_serves_other_versions_of_its_environment():
-    assert paceline.Config(env_id="HalfCheetah-v4").preset == "HalfCheetah-v5"
-    assert paceline.Config(env_id="CartPole-v0").preset == "CartPole-v1"
-    assert paceline.Config(env_id="Toy-v0", preset="CartPole-v0").gamma == 0.98
-
-
 def test_the_lander_is_the_same_preset_in_both_forms():
     config = paceline.Config(
         env_id="LunarLander-v3", env={"kwargs": {"continuous": True}}, compile="off"
     )
     with build(config) as parts:
         assert parts.network.act.kind == "box"
-
-
-def test_every_file_is_in_the_package_and_none_elsewhere():
-    folder = Path(paceline.__file__).parent / "config" / "presets"
-    assert {path.parent.name for path in folder.glob("*/*.yaml")} == {"ppo", "a2c", "impala"}

@@ -71,32 +71,11 @@ def test_it_learns_from_the_command_line_with_an_option_and_a_metric_of_its_own(
     [
         (["--epochs", "2"], "reinforce makes one pass"),
         (["--reinforce.baseline-coef", "-1"], "reinforce.baseline_coef"),
-        (["--reinforce.baseline", "1"], "did you mean --reinforce.baseline-coef"),
     ],
 )
 def test_its_refusals_are_sentences(command, tmp_path, flags, words):
+    """Flags, help and what Python may give instead of a name: tests/cli/test_own_entries.py."""
     ended = command(*TRAIN, *flags)
     assert ended.code == 2
     assert words in ended.err and "Traceback" not in ended.err
     assert not (tmp_path / "run").exists()
-
-
-def test_its_options_are_in_the_help(command):
-    out = command(*TRAIN, "--help").out
-    assert "--reinforce.baseline-coef" in out
-    assert "weight of the baseline's error [0.5]" in out
-
-
-def test_an_object_from_python_is_taken_as_it_is(tmp_path):
-    config = paceline.Config(
-        algo=Reinforce(baseline_coef=0.1),
-        env_id="toy:identity",
-        preset="none",
-        total_iters=2,
-        output_dir=str(tmp_path / "run"),
-        track="none",
-    )
-    assert config.algorithm.baseline_coef == 0.1
-    assert [report.iter for report in paceline.train(config)] == [1, 2]
-    resumed = list(paceline.resume(tmp_path / "run", total_iters=3))
-    assert resumed[-1].iter == 3

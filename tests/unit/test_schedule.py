@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from saved_runs import PLAIN, TINY
 
 import paceline
 
 
 def rates(tmp_path, **options):
-    config = paceline.Config(
-        env_id="toy:constant",
-        num_envs=2,
-        rollout_steps=6,
-        minibatches=1,
-        epochs=1,
-        lr=0.25,
-        compile="off",
-        device="cpu",
-        track="none",
-        eval_episodes=1,
-        output_dir=str(tmp_path / "run"),
-        **options,
-    )
+    """(learning rate, steps so far) of every iteration."""
+    run = {"env_id": "toy:constant", "lr": 0.25, "output_dir": str(tmp_path / "run")}
+    config = paceline.Config(**PLAIN | TINY | run | {"rollout_steps": 6} | options)
     return [(report.lr, report.steps) for report in paceline.train(config)]
 
 

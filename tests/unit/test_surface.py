@@ -9,22 +9,8 @@ import pytest
 import paceline
 from paceline.config.schema import Config
 
-SURFACE = {
-    "Agent",
-    "BadInput",
-    "Config",
-    "Diverged",
-    "EnvironmentFailed",
-    "EvalResult",
-    "PacelineError",
-    "Report",
-    "StoppedEarly",
-    "evaluate",
-    "load",
-    "make_vec",
-    "resume",
-    "train",
-}
+SURFACE = """Agent BadInput Config Diverged EnvironmentFailed EvalResult PacelineError Report
+StoppedEarly evaluate load make_vec resume train"""
 
 
 def functions_of(thing):
@@ -37,11 +23,10 @@ def functions_of(thing):
 
 
 def test_the_public_surface_is_exactly_this():
-    assert set(paceline.__all__) == SURFACE
-    assert len(paceline.__all__) == len(SURFACE)
+    assert sorted(paceline.__all__) == sorted(SURFACE.split())
 
 
-@pytest.mark.parametrize("name", sorted(SURFACE))
+@pytest.mark.parametrize("name", SURFACE.split())
 def test_every_public_name_is_documented_and_annotated(name):
     thing = getattr(paceline, name)
     assert thing.__name__ == name
