@@ -37,7 +37,7 @@ HELP = {"--help", "-h"}
 COMMANDS = {
     "train": "paceline.cli.train:train_command",
     "resume": "paceline.cli.train:resume_command",
-    "eval": "paceline.cli.eval:command",
+    "eval": "paceline.cli.train:eval_command",
     "list": "paceline.cli.listing:command",
     "scale": "paceline.tools.bench.scale:command",
     "compare": "paceline.tools.bench.compare.command:command",

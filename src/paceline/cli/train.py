@@ -1,15 +1,16 @@
-"""`paceline train` and `paceline resume`: run the training loop and show its progress."""
+"""`paceline train`, `resume` and `eval`: train and show the progress; evaluate what was trained."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoppedEarly
+from ..errors import BadInput, StoppedEarly
 from .commands import HELP, USAGE
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ paceline resume RUN [--total-steps N] [--total-iters N] [--duration T] [--eval-e
   The budget may be extended, and logging, evaluation and checkpointing may change; nothing that
   affects learning.
 """
+EVAL_USAGE = """\
+paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
+
+  RUN              a run directory: its newest checkpoint is used
+  --checkpoint DIR one checkpoint, such as runs/x/checkpoints/best
+  --env-id ID      another environment with the same spaces
+  --episodes N     number of episodes, each with its own seed [100]
+  --sampled        sample actions from the policy instead of taking the most likely one
+"""
+MAX_EPISODES = 10**6
 
 
 def train_command(arguments: list[str]) -> int:
@@ -56,6 +67,41 @@ def resume_command(arguments: list[str]) -> int:
 
     config = open_run(Path(folder), given).config
     return follow(lambda stopping: resume(folder, stopping, **given), topology_of(config))
+
+
+def eval_command(arguments: list[str]) -> int:
+    if HELP & set(arguments):
+        print(EVAL_USAGE, end="")
+        return 0
+    from ..config.flags import Parser
+
+    parser = Parser()
+    parser.add_argument("run", nargs="?")
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--env-id")
+    parser.add_argument("--episodes", default="100")
+    parser.add_argument("--sampled", action="store_true")
+    given = parser.parse(arguments)
+    if (given["run"] is None) == (given["checkpoint"] is None):
+        raise BadInput("name a run, or a checkpoint with --checkpoint, and not both")
+    episodes = given["episodes"]
+    if not re.fullmatch("[0-9]{1,7}", episodes) or int(episodes) > MAX_EPISODES:
+        raise BadInput(
+            f"episodes is {episodes[:40]!r}: write a whole number up to {MAX_EPISODES}, such as 100"
+        )
+    from ..session import evaluate_saved
+
+    source = Path(given["run"] or given["checkpoint"])
+    result = evaluate_saved(source, int(episodes), given["env_id"], given["sampled"])
+    print(
+        f"{result.env_id}: mean {result.mean:.2f} ± {result.std:.2f} over {result.episodes} "
+        f"episodes (95% interval {result.ci_low:.2f} to {result.ci_high:.2f})\n"
+        f"median {result.median:.2f}, min {result.min:.2f}, max {result.max:.2f}, "
+        f"mean length {result.length_mean:.1f}\ncheckpoint {result.checkpoint}"
+    )
+    for line in result.elsewhere_lines():
+        print(line)
+    return 0
 
 
 def follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: Topology) -> int:
