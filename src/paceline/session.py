@@ -10,9 +10,8 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 from weakref import WeakSet
 
 from .config.registry import name_of
@@ -30,17 +29,16 @@ from .run.directory import (
     new_directory,
     planned_directory,
     refuse_to_lose,
+    run_facts,
 )
 from .run.evaluation import EvalResult, evaluate_policy
 from .run.report import Report
-from .run.saved import open_run, plain_config, read_run, refuse_irregular
-from .run.topology import Topology, topology_of
+from .run.saved import open_run, plain_config, refuse_irregular
+from .run.topology import topology_of
 from .storage.checkpoint import Checkpoint
 from .storage.files import absolute, replace_file, shown
 
 log = logging.getLogger("paceline")
-
-P = ParamSpec("P")
 
 _running: WeakSet[Generator[Report, None, None]] = WeakSet()
 """Runs whose reports a script may leave unread; they are saved when it exits."""
@@ -53,28 +51,31 @@ def _end_runs() -> None:
             reports.close()
 
 
-def _ended_at_exit(
-    begin: Callable[P, Generator[Report, None, None]],
-) -> Callable[P, Iterator[Report]]:
-    @wraps(begin)
-    def begun(*arguments: P.args, **options: P.kwargs) -> Iterator[Report]:
-        reports = begin(*arguments, **options)
-        _running.add(reports)
-        return reports
-
-    return begun
-
-
-@_ended_at_exit
-def train(
-    config: Config, stopping: Callable[[], bool] = lambda: False
-) -> Generator[Report, None, None]:
+def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Iterator[Report]:
     """Train, write the run directory, and yield a report after every `log_every` iterations.
 
     Leaving the loop early ends the run cleanly, with a checkpoint to resume from. Reports may be
     seconds apart; when `stopping()` returns true the next comes after the current iteration. With
     several ranks this process starts them, unless it is one of them, and yields rank 0's reports.
     """
+    reports = _train(config, stopping)
+    _running.add(reports)
+    return reports
+
+
+def resume(
+    run: str | Path, stopping: Callable[[], bool] = lambda: False, **changes: Any
+) -> Iterator[Report]:
+    """Continue a run from its newest intact checkpoint, as if it had never stopped.
+
+    The budget may be extended, and logging and evaluation changed; nothing that affects learning.
+    """
+    reports = _resume(Path(absolute(run)), stopping, changes)
+    _running.add(reports)
+    return reports
+
+
+def _train(config: Config, stopping: Callable[[], bool]) -> Generator[Report, None, None]:
     requested_at, topology = launcher.requested_at(), topology_of(config)
     if config.output_dir and topology.writes:
         refuse_to_lose(Path(config.output_dir), config, topology.launch)
@@ -85,10 +86,10 @@ def train(
 
     with join_run(config, topology, stopping, requested_at) as context:
         folder = planned_directory(config, topology.launch) if topology.writes else None
-        restarted = folder if folder and _restarted_by_launcher(folder, topology) else None
-        if begun := context.sync.gather(restarted and str(restarted))[0]:
-            saved = open_run(Path(begun), _repeated_options(config))
-            yield from resume_run(saved, context)
+        # Whether ranks of the same launcher have begun this run, and were restarted since.
+        begun = folder and begun_by_launch(folder, topology.launch) and (folder / CONFIG).exists()
+        if restarted := context.sync.gather(str(folder) if begun else None)[0]:
+            yield from resume_run(open_run(Path(restarted), _repeated_options(config)), context)
         else:
             yield from start_run(config, folder, context)
 
@@ -107,11 +108,6 @@ def _launch_training(
                 made.rmdir()
 
 
-def _restarted_by_launcher(folder: Path, topology: Topology) -> bool:
-    """Whether ranks of the same launcher have begun this run, and were restarted since."""
-    return begun_by_launch(folder, topology.launch) and (folder / CONFIG).exists()
-
-
 def _repeated_options(config: Config) -> dict[str, Any]:
     """The options that a resume does not take from the run directory."""
     objects = [name for name in OBJECTS if callable(getattr(config, name))]
@@ -119,16 +115,10 @@ def _repeated_options(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in (*objects, *outward)}
 
 
-@_ended_at_exit
-def resume(
-    run: str | Path, stopping: Callable[[], bool] = lambda: False, **changes: Any
+def _resume(
+    folder: Path, stopping: Callable[[], bool], changes: dict[str, Any]
 ) -> Generator[Report, None, None]:
-    """Continue a run from its newest intact checkpoint, as if it had never stopped.
-
-    The budget may be extended, and logging and evaluation changed; nothing that affects learning.
-    """
-    requested_at, folder = launcher.requested_at(), Path(absolute(run))
-    saved = open_run(folder, changes)
+    requested_at, saved = launcher.requested_at(), open_run(folder, changes)
     config, topology = saved.config, topology_of(saved.config)
     if topology.must_launch:
         request = make_job("resume", str(folder), config.env_id, **changes)
@@ -184,7 +174,7 @@ def evaluate_saved(
         )
     config = plain_config(run) if run else None
     agent = from_checkpoint(path, found, _own_parts(run, found))
-    if run is not None and env_id is None and _facts_of(run).get("env_is_callable"):
+    if run is not None and env_id is None and run_facts(run).get("env_is_callable"):
         raise BadInput(
             "this run's environment was a Python object; evaluate it from Python with "
             "paceline.evaluate(paceline.load(run), that_object), or name one with --env-id"
@@ -221,14 +211,6 @@ def _own_parts(run: Path | None, found: Checkpoint) -> dict[str, Encoder]:
     own = [name for name in USER_MODULES if network.get(name) is not None]
     if not own:
         return {}
-    facts, config = _facts_of(run), plain_config(run)
+    facts, config = run_facts(run), plain_config(run)
     named = {name: getattr(config, name) for name in own if not facts.get(OBJECTS[name])}
     return {name: name_of(part) for name, part in named.items() if part is not None}
-
-
-def _facts_of(run: Path) -> dict[str, Any]:
-    """The content of run.json; empty if it can't be read."""
-    try:
-        return read_run(run)[0]
-    except BadInput:
-        return {}

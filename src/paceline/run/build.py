@@ -102,8 +102,10 @@ def build(
             learner = make_learner(network, choices)
         sampler = None
         if topology.learns:
-            given = config, env_info, network, spec, len(learner.weights), worker_cpus
-            sampler = make_sampler(*given, sync, topology)
+            weights = len(learner.weights)
+            sampler = make_sampler(
+                config, env_info, network, spec, weights, worker_cpus, sync, topology
+            )
             stack.callback(interruptible()(sampler.close))  # an environment may hang when closed
         parts = Parts(sampler, learner, sync, topology, network, choices, env_info, spec)
         parts.publish()
@@ -236,8 +238,15 @@ def _make_learner(
     make_bonus = None if config.bonus is None else partial(config.make_entry, "bonus")
     columns = config.columns * env_info.columns_per_env
     return Learner(
-        *(network, config.algorithm, optimizer, sync, plan, columns, device),
-        *(env_info.obs_spec, make_bonus),
+        network,
+        config.algorithm,
+        optimizer,
+        sync,
+        plan,
+        columns,
+        device,
+        env_info.obs_spec,
+        make_bonus,
     )
 
 

@@ -33,11 +33,9 @@ FOLDERS = ("checkpoints", "events", "video")
 RUN_FILES = (CONFIG, METRICS, RUN, EVALUATION, *FOLDERS)
 MAX_RUN_BYTES = 2**20
 """Size of the largest run.json that is read."""
-CHANGEABLE = {
-    *(*BUDGETS, "stop_at_return", "eval_every", "eval_episodes", "save_every", "keep"),
-    *("log_every", "log_jsonl", "track"),
-    *("pin", "worker_timeout", "max_restarts", "rank_timeout", "init_method"),
-}
+RECORDING = {"eval_every", "eval_episodes", "save_every", "keep", "log_every", "log_jsonl", "track"}
+RUNNING = {"pin", "worker_timeout", "max_restarts", "rank_timeout", "init_method"}
+CHANGEABLE = {*BUDGETS, "stop_at_return"} | RECORDING | RUNNING
 """Options that a resume may change: none of them affects learning."""
 
 
@@ -102,20 +100,20 @@ def refuse_to_lose(folder: Path, config: Config, launch: str | None) -> None:
 
 def begun_by_launch(folder: Path, launch: str | None) -> bool:
     """Whether this run was started by ranks of the same launcher."""
+    return launch is not None and run_facts(folder).get("launch") == launch
+
+
+def run_facts(folder: Path) -> dict[str, Any]:
+    """The content of run.json; empty if it can't be read."""
     try:
-        return launch is not None and bool(run_facts(folder)["launch"] == launch)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+        facts = json.loads(read_plain(folder / RUN, MAX_RUN_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def run_facts(folder: Path) -> Any:
-    """The content of run.json."""
-    return json.loads(read_plain(folder / RUN, MAX_RUN_BYTES))
-
-
-def add_to_run(folder: Path, **facts: Any) -> None:
-    """Add to the content of run.json."""
-    replace_file(folder / RUN, json.dumps(run_facts(folder) | facts, indent=1).encode())
+def write_run(folder: Path, facts: dict[str, Any]) -> None:
+    replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
 
 
 def claim(folder: Path, config: Config, choices: Choices, launch: str | None) -> None:
@@ -136,7 +134,7 @@ def claim(folder: Path, config: Config, choices: Choices, launch: str | None) ->
             "launch": launch,
             **{key: callable(getattr(config, name)) for name, key in OBJECTS.items()},
         }
-        replace_file(folder / RUN, json.dumps(facts, indent=1).encode())
+        write_run(folder, facts)
         write_config(folder, config.as_dict())  # last: only with it is this a run
 
 
@@ -176,7 +174,7 @@ class RunDirectory:
 
     def add_facts(self, **facts: Any) -> None:
         """Add to run.json."""
-        add_to_run(self.folder, **facts)
+        write_run(self.folder, json.loads(self._files[RUN]) | facts)
         self._files[RUN] = read_plain(self.folder / RUN)
 
     def check(self) -> bool:

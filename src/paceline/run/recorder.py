@@ -42,10 +42,9 @@ class Recorder:
         self._requested_at, self._started = requested_at, False
         self._time_before, self._reported_iter = progress.time, progress.iter
         self._resumed = progress.iter > 0
-        self._spent = {"eval": 0.0, "save": 0.0}
-        """seconds since the last report"""
-        self._total = {"eval": 0.0, "save": 0.0}
-        """seconds of this session, up to the last report"""
+        self._seconds = {"eval": 0.0, "save": 0.0}
+        """of this session"""
+        self._reported_seconds = dict(self._seconds)
         self._directory: RunDirectory | None = None
         """on rank 0 only"""
         self._outputs: list[JsonLines | TensorBoard] = []
@@ -72,25 +71,22 @@ class Recorder:
 
     def record(self, report: Report) -> Report:
         """Evaluate if it is due; write the report; save if it is due."""
-        best, better, due = self._progress.best, False, False
+        best, due = self._progress.best, False
         if self._directory is not None:
             lost = self._check_directory()
             if not self._started:
                 self._log_startup(report)
-            report, better = self._evaluate_and_write(self._with_times(report))
-            due = lost or better or self._save_due(report)
+            report = self._evaluate_and_write(self._with_times(report))
+            due = lost or self._progress.best != best or self._save_due(report)
         self._steps = report.steps
         if self._parts.sync.size > 1:
             due = not self._parts.sync.all(not due)  # as rank 0 has decided
         if not due:
             return report
         with self._timed("save"):
-            saved = self._save(report.eval_return)
-            if better and saved:
-                self._try_writing("best", lambda: checkpoint.mark_best(saved))
-            elif better:
-                self._progress.best = best
-            self._prune()
+            saved = self._save(report.eval_return, is_best=self._progress.best != best)
+        if saved is None:
+            self._progress.best = best
         if self._directory is not None and self._directory.lost:
             where = f"go on with `paceline resume {shown(self._folder)}`"
             outcome = where if saved else "no checkpoint could be written"
@@ -118,18 +114,17 @@ class Recorder:
         try:
             yield
         finally:
-            self._spent[name] += time.monotonic() - began
+            self._seconds[name] += time.monotonic() - began
 
     def _with_times(self, report: Report) -> Report:
         """The report, with the time per iteration of evaluation and saving before it."""
-        spent, self._spent = self._spent, dict.fromkeys(self._spent, 0.0)
-        for name, seconds in spent.items():
-            self._total[name] += seconds
         iters, self._reported_iter = max(1, report.iter - self._reported_iter), report.iter
-        return replace(report, t_eval=spent["eval"] / iters, t_save=spent["save"] / iters)
+        before, self._reported_seconds = self._reported_seconds, dict(self._seconds)
+        each = {name: (now - before[name]) / iters for name, now in self._seconds.items()}
+        return replace(report, t_eval=each["eval"], t_save=each["save"])
 
-    def _evaluate_and_write(self, report: Report) -> tuple[Report, bool]:
-        """The report with its evaluation, if one is due; whether that was the best so far."""
+    def _evaluate_and_write(self, report: Report) -> Report:
+        """The report with its evaluation, if one is due; notes whether it is the best so far."""
         try:
             if _crosses(self._config.eval_every, self._steps, report.steps):
                 with self._timed("eval"):
@@ -137,15 +132,12 @@ class Recorder:
         finally:  # if the evaluation fails, the metrics are written all the same
             for output in self._outputs:
                 output.write(report)
-        score, best = report.eval_return, self._progress.best
-        if score is None:
-            return report, False
-        better = best is None or score > best
-        if better:
-            self._progress.best = score
-        suffix = ", the best so far" if better else ""
-        log.info(f"evaluation after {report.steps:,} steps: mean {score:.2f}{suffix}")
-        return report, better
+        score, best, suffix = report.eval_return, self._progress.best, ""
+        if score is not None:
+            if best is None or score > best:
+                self._progress.best, suffix = score, ", the best so far"
+            log.info(f"evaluation after {report.steps:,} steps: mean {score:.2f}{suffix}")
+        return report
 
     def _save_due(self, report: Report) -> bool:
         if self._config.save_every:
@@ -160,10 +152,9 @@ class Recorder:
         compiling = self._parts.learner.t_compile
         suffix = f", {compiling:.1f} s of it compiling" if compiling else ""
         log.info(f"start-up {seconds:.1f} s (not counted){suffix}")
-        if self._resumed or self._directory is None:
-            return
-        facts = {"seconds": round(seconds, 3), "compile_seconds": round(compiling, 3)}
-        self._try_writing(RUN, partial(self._directory.add_facts, startup=facts))
+        if self._directory is not None and not self._resumed:
+            facts = {"seconds": round(seconds, 3), "compile_seconds": round(compiling, 3)}
+            self._try_writing(RUN, partial(self._directory.add_facts, startup=facts))
 
     def finish(self) -> None:
         """The budget is spent: make the last checkpoint, and evaluate."""
@@ -171,8 +162,8 @@ class Recorder:
             before = f" after {self._time_before:.1f} s before" if self._resumed else ""
             log.info(
                 f"trained for {self._progress.time - self._time_before:.1f} s{before}, of which "
-                f"evaluations took {self._total['eval']:.1f} s and checkpoints "
-                f"{self._total['save']:.1f} s"
+                f"evaluations took {self._seconds['eval']:.1f} s and checkpoints "
+                f"{self._seconds['save']:.1f} s"
             )
         self._save_last()
         if self._directory is None:
@@ -202,40 +193,44 @@ class Recorder:
             error.args = (f"{error}\nthe last good state is in {shown(saved)}",)
 
     def _evaluate(self) -> EvalResult:
-        parts, config = self._parts, self._config
+        parts, config, env_info = self._parts, self._config, self._parts.env_info
         agent = Agent(parts.network, copy_weights(parts.learner))
-        where = parts.env_info.env_id, parts.env_info.options
         with interruptible():
             result = evaluate_policy(
-                agent, *where, config.eval_episodes, heartbeat=parts.sync.heartbeat
+                agent,
+                env_info.env_id,
+                env_info.options,
+                config.eval_episodes,
+                heartbeat=parts.sync.heartbeat,
             )
         saved = self._saved_iter == self._progress.iter
         name = f"checkpoints/{self._progress.iter:08d}" if saved else None
         result = replace(result, checkpoint=name, env_id=config.env_name)
-        self._try_writing(
-            EVALUATION, lambda: replace_file(self._folder / EVALUATION, result.as_json())
-        )
+        path = self._folder / EVALUATION
+        self._try_writing(EVALUATION, partial(replace_file, path, result.as_json()))
         return result
 
-    def _save(self, evaluated: float | None = None) -> Path | None:
-        """Save a checkpoint; None on other ranks, or if the disk refused it."""
+    def _save(self, evaluated: float | None = None, is_best: bool = False) -> Path | None:
+        """Save a checkpoint and drop old ones; None on other ranks, or if the disk refused it."""
         state = gather_state(self._parts)  # takes all ranks
         if state is None or self._directory is None:
             return None
         self._check_directory()
         progress, folder = self._progress, self._folder / "checkpoints"
-        if self._saved_iter == progress.iter:
-            return folder / f"{progress.iter:08d}"
-        if not self._replay_announced and (steps := replay_steps(state)) > LONG_REPLAY:
-            self._replay_announced = True
-            log.warning(f"a resume from here would first replay {steps:,} steps")
-        content = make_checkpoint(self._config, self._parts, progress, state, evaluated)
-        saved = self._try_writing(
-            "checkpoints", lambda: checkpoint.save(folder, progress.iter, content)
-        )
-        self._saved_at = time.monotonic()
+        saved: Path | None = folder / f"{progress.iter:08d}"
+        if self._saved_iter != progress.iter:
+            if not self._replay_announced and (steps := replay_steps(state)) > LONG_REPLAY:
+                self._replay_announced = True
+                log.warning(f"a resume from here would first replay {steps:,} steps")
+            content = make_checkpoint(self._config, self._parts, progress, state, evaluated)
+            save = partial(checkpoint.save, folder, progress.iter, content)
+            saved = self._try_writing("checkpoints", save)
+            self._saved_at = time.monotonic()
         if saved is not None:
             self._saved_iter = progress.iter
+            if is_best:
+                self._try_writing("best", partial(checkpoint.mark_best, saved))
+            checkpoint.prune(folder, self._config.keep)
         return saved
 
     def _save_last(self) -> None:
@@ -249,11 +244,6 @@ class Recorder:
                 "the last checkpoint could not be written; earlier ones are intact: free some "
                 f"space, then `paceline resume {shown(self._folder)}`"
             )
-        self._prune()
-
-    def _prune(self) -> None:
-        if self._directory is not None:
-            checkpoint.prune(self._folder / "checkpoints", self._config.keep)
 
     def _try_writing(self, name: str, write: Callable[[], Any]) -> Any:
         """Warn once of a disk that is full or gone, and train on."""

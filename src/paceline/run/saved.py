@@ -40,6 +40,8 @@ class SavedRun:
     config: Config
     """with the changes of the resume"""
     choices: Choices
+    facts: Mapping[str, Any]
+    """the content of run.json"""
     stored: Mapping[str, Any]
     """the content of config.yaml"""
     ignored: Mapping[str, Any]
@@ -67,7 +69,8 @@ def open_run(folder: Path, changes: Mapping[str, Any]) -> SavedRun:
                 f"{name} can't change when a run is resumed, since it affects learning; "
                 f"what can: {allowed}"
             )
-    facts, choices = read_run(folder)
+    facts = directory.run_facts(folder)
+    choices = _choices_of(folder, facts)
     for name, key in OBJECTS.items():
         if facts.get(key) and name not in objects:
             raise BadInput(
@@ -82,20 +85,19 @@ def open_run(folder: Path, changes: Mapping[str, Any]) -> SavedRun:
             f"the weights of {config.init_from}; to read them again, write --init-from "
             f"{shlex.quote(config.init_from)}"
         )
-    return SavedRun(folder, config, choices, stored, ignored)
+    return SavedRun(folder, config, choices, facts, stored, ignored)
 
 
 def _leading_out(
     folder: Path, stored: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Options in config.yaml that lead out of the run, and are not among the changes."""
-    found = {}
-    copy, meeting = stored.get("log_jsonl"), stored.get("init_method")
-    if copy and "log_jsonl" not in changes and not _inside(folder, str(copy)):
-        found["log_jsonl"] = copy
-    if meeting and "init_method" not in changes and not str(meeting).startswith("env://"):
-        found["init_method"] = meeting
-    return found
+    copy, meeting = str(stored.get("log_jsonl") or ""), str(stored.get("init_method") or "")
+    found = {
+        "log_jsonl": bool(copy) and not _inside(folder, copy),
+        "init_method": bool(meeting) and not meeting.startswith("env://"),
+    }
+    return {name: stored[name] for name, out in found.items() if out and name not in changes}
 
 
 def _inside(folder: Path, path: str) -> bool:
@@ -107,18 +109,19 @@ def _inside(folder: Path, path: str) -> bool:
         return False
 
 
-def read_run(folder: Path) -> tuple[dict[str, Any], Choices]:
-    """The content of run.json, and the choices in it."""
+def _choices_of(folder: Path, facts: Mapping[str, Any]) -> Choices:
+    """The choices in run.json, which may be damaged or a stranger's."""
     try:
-        facts: dict[str, Any] = directory.run_facts(folder)
         choices = Choices(**facts["choices"])
         typed = [type(value) for value in vars(choices).values()] == [int, bool, str]
-        if not (typed and choices.device in ("cpu", "cuda") and 1 <= choices.threads <= 4096):
-            raise ValueError("its choices are not what a run writes")
-        return facts, choices
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        cause = f"can't be read ({str(error)[:200]}): it can't be resumed"
-        raise BadInput(f"{shown(folder / RUN)} {cause}") from None
+        if typed and choices.device in ("cpu", "cuda") and 1 <= choices.threads <= 4096:
+            return choices
+    except (KeyError, TypeError):
+        pass
+    raise BadInput(
+        f"{shown(folder / RUN)} can't be read, or its choices are not what a run writes: it can't "
+        "be resumed"
+    )
 
 
 def refuse_irregular(run: Path) -> None:

@@ -26,11 +26,11 @@ from .budget import Budget, Progress
 from .build import Parts, build, env_info_of
 from .checkpointing import check_spaces, load_initial_weights, newest_checkpoint, restore
 from .choices import Choices, warn_if_oversubscribed
-from .directory import add_to_run, claim, fixed, new_directory, writing
+from .directory import claim, fixed, new_directory, run_facts, write_run, writing
 from .meter import Meter
 from .recorder import Recorder
 from .report import Report
-from .saved import SavedRun, read_run, rewind
+from .saved import SavedRun, rewind
 from .topology import Topology
 
 log = logging.getLogger("paceline")
@@ -69,8 +69,9 @@ def _make_sync(config: Config, topology: Topology) -> Sync:
 
     timeout = seconds(config.rank_timeout)
     try:
-        where = topology.init_method, topology.rank, topology.size
-        group = join_group(*where, timeout, attempt=topology.attempt)
+        group = join_group(
+            topology.init_method, topology.rank, topology.size, timeout, attempt=topology.attempt
+        )
         return config.entry("sync").make(group, timeout, config, topology)
     except RuntimeError as error:  # of torch's store
         cause = str(error).strip().splitlines()[0][:200]
@@ -129,7 +130,7 @@ def resume_run(saved: SavedRun, context: RunContext) -> Iterator[Report]:
                     "so the resumed run is not exact"
                 )
                 with writing(shown(folder), StoppedEarly):
-                    add_to_run(folder, choices=asdict(parts.choices))
+                    write_run(folder, {**saved.facts, "choices": asdict(parts.choices)})
             _announce(config, folder, parts)
         yield from _record(config, folder, parts, progress, context)
 
@@ -164,13 +165,13 @@ def _record(
     config: Config, folder: Path, parts: Parts, progress: Progress, context: RunContext
 ) -> Iterator[Report]:
     """The ring, with every report evaluated, written and, when due, followed by a checkpoint."""
-    budget = Budget.of(config)
-    limits = budget, progress, config.log_every, context.stopping
+    budget, every, stopping = Budget.of(config), config.log_every, context.stopping
     if parts.sampler is not None:
-        reports = ring(parts, *limits)
+        reports = ring(parts, budget, progress, every, stopping)
     else:
         assert parts.sync.monitor is not None
-        reports = parts.sync.monitor(parts.learner, Meter(parts, progress), *limits)
+        meter = Meter(parts, progress)
+        reports = parts.sync.monitor(parts.learner, meter, budget, progress, every, stopping)
     if not parts.topology.lockstep and parts.topology.learns:
         _wait_until_ready(parts)
         yield from reports  # recorded by the process that watches the learners
@@ -210,7 +211,7 @@ def _announce(config: Config, folder: Path, parts: Parts) -> None:
         )
     learners = f"{sync.world_size} learners ({sync.path}) × " if sync.path else ""
     # From run.json: the configuration of a resumed run has the preset's values filled in.
-    name = printable(str(read_run(folder)[0].get("preset", config.preset)))[:60]
+    name = printable(str(run_facts(folder).get("preset", config.preset)))[:60]
     preset = f"{config.algo_section} {name}"
     if name in GENERAL:
         preset = f"general defaults for {GENERAL[name]} (--preset {name})"
