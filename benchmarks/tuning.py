@@ -30,10 +30,9 @@ from parallel import _spread as spread
 
 from paceline.processes.hardware import available_cpus, cpu_name
 from paceline.tools.bench.runs import interrupt_on_signals
-from paceline.tools.bench.tune_bursts import BurstRunner
 from paceline.tools.bench.tune_model import Shape
 from paceline.tools.bench.tune_plan import TunePlan, parse_tune
-from paceline.tools.bench.tune_search import Search
+from paceline.tools.bench.tune_search import BurstRunner, Search
 
 ENVS = (8, 16, 32, 64)
 PROCESSES = ((0, 1), (1, 1), (2, 1), (0, 2))
@@ -44,7 +43,7 @@ KEPT = 4
 def grid(base: Shape) -> list[Shape]:
     """Every cell that has the rows of `base` in an update."""
     return [
-        replace(base, envs=envs // ranks, steps=base.rows // envs, workers=workers, ranks=ranks)
+        replace(base, envs=envs // ranks, steps=base.rows // envs, workers=workers, learners=ranks)
         for workers, ranks in PROCESSES
         for envs in ENVS
         if base.rows % envs == 0
@@ -55,7 +54,7 @@ def chosen(plan: TunePlan, scratch: Path) -> tuple[Shape, bool, float]:
     """What tune chooses, whether such a training compiles, and how long the search took."""
     began = time.monotonic()
     search = Search(plan, scratch)
-    search.narrow(search.constants())
+    search.run(search.constants())
     return search.choice(), search.runner.compiled, time.monotonic() - began
 
 
@@ -80,7 +79,7 @@ def compare(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
     plan = parse_tune(["--env-id", options.env_id, *least, "--time", options.time, "--overwrite"])
     choice, compiled, took = chosen(plan, scratch)
     print(f"tune chose {choice} in {took:.0f} s; the grid:")
-    runs = BurstRunner(plan.options, math.inf, compiled, scratch)
+    runs = BurstRunner(plan, compiled, math.inf, scratch)
     cells = best_cells(runs, grid(plan.shape), options.seconds / 2)
     rates: dict[Shape, list[float]] = {shape: [] for shape in dict.fromkeys([choice, *cells])}
     for number in range(options.rounds):

@@ -19,7 +19,6 @@ import os
 from pathlib import Path
 
 from paceline.tools.bench.tune import proposal
-from paceline.tools.bench.tune_fit import read_constants
 from paceline.tools.bench.tune_plan import parse_tune
 
 CPUS = (4, 8, 16, 28, 32)
@@ -47,8 +46,7 @@ def main() -> None:
                 arguments = arguments_of(algo, mode, cpus)
                 plan = parse_tune([*arguments, "--overwrite"])
                 assert plan.constants is not None
-                known, facts = read_constants(plan.constants, plan.base)
-                plan.output.write_text(proposal(plan, known, facts, arguments), encoding="utf-8")
+                plan.output.write_text(proposal(plan, *plan.constants, arguments), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,9 +26,7 @@ from paceline.cli import commands as cli
 from paceline.config.flags import config_parser
 from paceline.run.directory import CHANGEABLE
 from paceline.run.report import LEARNING, Report
-from paceline.tools.bench.bench_plan import bench_parser
-from paceline.tools.bench.scale_plan import scale_parser
-from paceline.tools.bench.tune_plan import tune_parser
+from paceline.tools.bench import bench_plan, scale_plan, tune_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -51,8 +49,9 @@ OTHERS_FLAGS = set(
 """Flags of another library, which the page about coming from there names."""
 OUR_FLAGS = {"--config", "--help", "--checkpoint", "--episodes", "--sampled", "--env-id"}
 OUR_FLAGS |= {"--by", "--at", "--json"}
-for make_parser in (config_parser, scale_parser, bench_parser, tune_parser):
-    OUR_FLAGS |= set(make_parser()._option_string_actions)
+OUR_FLAGS |= set(config_parser()._option_string_actions)
+for _command in (scale_plan, bench_plan, tune_plan):
+    OUR_FLAGS |= set(_command.OPTIONS)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...config.flags import nested
+from ...config.flags import config_parser, nested
 from ...config.resolve import fit_to_spaces, resolve
 from ...config.schema import BUDGETS, Config
 from ...config.values import parse_steps
@@ -52,6 +52,21 @@ class Training:
     def without_file_budget(self) -> dict[str, str]:
         """Flags that lift the budgets of the file, where the command decides when a run ends."""
         return {name: UNLIMITED[name] for name in BUDGETS if self.file.get(name) is not None}
+
+
+def parse_options(
+    arguments: list[str], options: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, str], Mapping[str, Any]]:
+    """By name: values of a command's own options, flags of `train`, the content of --config.
+
+    `options` has the keywords of `add_argument` for each of its own flags.
+    """
+    parser = config_parser()
+    for flag, keywords in options.items():
+        parser.add_argument(flag, **{"default": None, **keywords})
+    given = parser.parse(arguments)
+    own = {name: given.pop(name) for name in (flag[2:].replace("-", "_") for flag in options)}
+    return own, given, parser.file
 
 
 def refuse_flags(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...config.flags import ConfigParser, config_parser
 from ...config.registry import ALGORITHMS
 from ...config.schema import ALIASES, BUDGETS, Config
 from ...config.values import seconds
@@ -16,14 +15,22 @@ from ...errors import BadInput
 from ...processes.hardware import available_cpus
 from ...run.directory import fixed
 from ...storage.files import read_plain
-from .arguments import Training, new_folder, number_from, refuse_flags, whole_number
+from .arguments import Training, new_folder, number_from, parse_options, refuse_flags, whole_number
 from .runs import Cell
 
 PLAN = "bench.json"
 MODES = ("sequential", "parallel", "ranks")
 ALGOS = ("ppo", "a2c", "a3c", "impala")
 DEFAULT_DURATION = "2m"
-OWN = ("algos", "modes", "seeds", "first_seed", "target_return")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--algos": {"default": ",".join(ALGOS)},
+    "--modes": {"default": ",".join(MODES)},
+    "--seeds": {"type": whole_number(1, 1000), "default": 3},
+    "--first-seed": {"type": whole_number(0), "default": 0},
+    "--target-return": {"type": number_from},
+    "--resume": {},
+}
+"""Of `bench` alone."""
 SET_BY_BENCH = {
     "algo": "write --algos ppo,a2c for what is compared",
     "seed": "write --seeds 3 for how many, or --first-seed",
@@ -56,54 +63,20 @@ class BenchPlan:
 
 def parse_bench(arguments: list[str]) -> BenchPlan:
     """The plan that these arguments ask for; with --resume DIR, the one that DIR was begun with."""
-    parser = bench_parser()
-    given = parser.parse(arguments)
-    resume = given.pop("resume")
-    if resume is not None:
+    own, given, file = parse_options(arguments, OPTIONS)
+    if own["resume"] is not None:
         if len(arguments) != 2 and not (len(arguments) == 1 and "=" in arguments[0]):
             raise BadInput("--resume DIR takes the options DIR was begun with: leave others out")
-        parser, typed = bench_parser(), remembered(Path(resume))
-        given = parser.parse(typed)
-        del given["resume"]
-        return _plan(given, parser.file, typed, Path(resume))
+        typed = remembered(Path(own["resume"]))
+        return replace(parse_bench([*typed, f"--output-dir={own['resume']}"]), arguments=typed)
     place, overwrite = given.pop("output_dir", None), given.pop("overwrite", None) == "true"
     if "config" in given:  # --resume may be written in another directory
         given["config"] = str(Path(given["config"]).absolute())
     typed = [
-        f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in {**own, **given}.items()
+        if value is not None
     ]
-    return _plan(given, parser.file, typed, Path(place) if place else None, overwrite)
-
-
-def remembered(folder: Path) -> list[str]:
-    """The arguments that a benchmark was begun with."""
-    try:
-        found = json.loads(read_plain(folder / PLAN, 2**20))["arguments"]
-        return [str(argument) for argument in found]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise BadInput(f"{folder} holds no benchmark: there is no whole {PLAN} in it") from None
-
-
-def bench_parser() -> ConfigParser:
-    """Takes every option of `train` too."""
-    parser = config_parser()
-    parser.add_argument("--algos", default=",".join(ALGOS))
-    parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--seeds", type=whole_number(1, 1000), default=3)
-    parser.add_argument("--first-seed", type=whole_number(0), default=0)
-    parser.add_argument("--target-return", type=number_from, default=None)
-    parser.add_argument("--resume", default=None)
-    return parser
-
-
-def _plan(
-    given: dict[str, Any],
-    file: Mapping[str, Any],
-    arguments: list[str],
-    folder: Path | None,
-    overwrite: bool = False,
-) -> BenchPlan:
-    own = {name: given.pop(name) for name in OWN}
     refuse_flags("bench", given, SET_BY_BENCH)
     in_file = {name: file[name] for name in REFUSED_IN_FILE if file.get(name) is not None}
     refuse_flags("bench", in_file, SET_BY_BENCH, f" in {given.get('config')}")
@@ -113,18 +86,27 @@ def _plan(
     modes = _names("--modes", own["modes"], MODES)
     if not any(name in given or file.get(name) is not None for name in BUDGETS):
         given["duration"] = DEFAULT_DURATION
-    options, refused, config = _variants(algos, modes, Training(given, file))
-    folder = folder or new_folder("bench", config)
+    variants, refused, config = _variants(algos, modes, Training(given, file))
+    folder = Path(place) if place else new_folder("bench", config)
     seeds = range(own["first_seed"], own["first_seed"] + own["seeds"])
     return BenchPlan(
         folder=folder,
-        arguments=arguments,
-        cells=_cells(options, seeds, folder),
+        arguments=typed,
+        cells=_cells(variants, seeds, folder),
         refused=refused,
         seconds=seconds(config.duration) if config.duration else None,
         target=own["target_return"],
         overwrite=overwrite,
     )
+
+
+def remembered(folder: Path) -> list[str]:
+    """The arguments that a benchmark was begun with."""
+    try:
+        found = json.loads(read_plain(folder / PLAN, 2**20))["arguments"]
+        return [str(argument) for argument in found]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise BadInput(f"{folder} holds no benchmark: there is no whole {PLAN} in it") from None
 
 
 def _names(flag: str, text: str, known: tuple[str, ...]) -> list[str]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config.flags import ConfigParser, config_parser
 from ...config.schema import BUDGETS, Config
 from ...errors import BadInput
 from .arguments import (
@@ -17,6 +16,7 @@ from .arguments import (
     check_output_dir,
     new_folder,
     number_from,
+    parse_options,
     refuse_flags,
     whole_number,
 )
@@ -32,6 +32,15 @@ SET_BY_SCALE = {
     "stop_at_return": "write --target-return to measure the time until then",
     "log_jsonl": "the metrics of every run are in logs/",
 }
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--weak": {"action": "store_true", "default": False},
+    "--repeats": {"type": whole_number(), "default": 3},
+    "--warmup-iters": {"type": whole_number(0), "default": 5},
+    "--iters": {"type": whole_number()},
+    "--seconds": {"type": lambda text: number_from(text, 0.1), "default": 5.0},
+    "--target-return": {"type": number_from},
+}
+"""Of `scale` alone; it also takes `--ranks` and `--num-workers` as lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +89,9 @@ class ScalePlan:
 
 def parse_scale(arguments: list[str]) -> ScalePlan:
     """The plan that these arguments ask for; everything invalid is refused here."""
-    parser = scale_parser()
-    given = parser.parse(arguments)
-    file = parser.file
+    own, given, file = parse_options(arguments, OPTIONS)
     kind, counts = _counts(given)
-    own = {name: given.pop(name) for name in ("weak", "repeats", "iters", "seconds")}
-    warmup, target = given.pop("warmup_iters"), given.pop("target_return")
+    warmup, target = own.pop("warmup_iters"), own.pop("target_return")
     limits = {n: given.pop(n) for n in BUDGETS if n in given and target is not None}
     refuse_flags("scale", given, SET_BY_SCALE)
     place, overwrite = given.pop("output_dir", None), given.pop("overwrite", "false") == "true"
@@ -111,18 +117,6 @@ def parse_scale(arguments: list[str]) -> ScalePlan:
     _check(plan)
     check_output_dir(plan.folder, overwrite)
     return plan
-
-
-def scale_parser() -> ConfigParser:
-    """Takes every option of `train` too; `--ranks` and `--num-workers` as lists."""
-    parser = config_parser()
-    parser.add_argument("--weak", action="store_true", default=False)
-    parser.add_argument("--repeats", type=whole_number(), default=3)
-    parser.add_argument("--warmup-iters", type=whole_number(0), default=5)
-    parser.add_argument("--iters", type=whole_number(), default=None)
-    parser.add_argument("--seconds", type=lambda text: number_from(text, 0.1), default=5.0)
-    parser.add_argument("--target-return", type=number_from, default=None)
-    return parser
 
 
 def _counts(given: dict[str, Any]) -> tuple[str, list[int]]:

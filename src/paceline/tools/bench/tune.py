@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,19 +15,11 @@ from ...errors import BadInput
 from ...processes.hardware import available_cpus, cpu_name
 from ...storage.files import replace_file
 from .runs import interrupt_on_signals
-from .tune_fit import constants_text, read_constants
-from .tune_model import Constants, fps, predict
+from .tables import text_table
+from .tune_model import PHASE_NAMES, Constants, Phases, Shape, fps, predict, split_phases
 from .tune_plan import TunePlan, parse_tune
 from .tune_space import candidates, simplest
-from .tune_text import (
-    ShapeRow,
-    batch_sentence,
-    bound_sentence,
-    config_text,
-    horizon_sentence,
-    spread,
-    table,
-)
+from .tune_text import batch_sentence, bound_sentence, config_text, horizon_sentence, spread
 
 if TYPE_CHECKING:
     from .tune_search import Search
@@ -61,7 +55,7 @@ def command(arguments: list[str]) -> int:
 def run(plan: TunePlan, arguments: list[str]) -> int:
     """Measure what has to be measured; print and write the choice."""
     if plan.constants is not None:
-        _propose(plan, *read_constants(plan.constants, plan.base), arguments)
+        _propose(plan, *plan.constants, arguments)
         return 0
     from .tune_search import Search  # which imports torch
 
@@ -75,7 +69,7 @@ def run(plan: TunePlan, arguments: list[str]) -> int:
         if plan.predicts:
             _propose(plan, known, facts, arguments)
         else:
-            search.narrow(known)
+            search.run(known)
             _conclude(plan, search, known, arguments)
     return 0
 
@@ -91,7 +85,10 @@ def _save_constants(plan: TunePlan, known: Constants, compiled: bool) -> dict[st
         "when": f"{datetime.now():%Y-%m-%d}",
     }
     if plan.save_constants is not None:
-        _write(plan.save_constants, constants_text(known, facts))
+        rounded = {name: float(f"{value:.4g}") for name, value in vars(known).items()}
+        rounded["epochs"] = known.epochs
+        content = {**facts, "constants": rounded}
+        _write(plan.save_constants, json.dumps(content, indent=1) + "\n")
     return facts
 
 
@@ -102,7 +99,7 @@ def _propose(
     text = proposal(plan, known, facts, arguments)
     _write(plan.output, text)
     print("\n".join(line[2:] for line in text.splitlines() if line.startswith("# ")))
-    print(f"\n{plan.output}: go on with\n  paceline train --config {plan.output}")
+    _say_where(plan)
 
 
 def proposal(
@@ -113,52 +110,83 @@ def proposal(
     rates = {shape: fps(shape, known, plan.cpus) for shape in shapes}
     chosen = simplest(rates, plan.shape)
     step = "compiled" if facts.get("compiled") else "eager"
-    sentences = [
+    expected = (
         f"Predicted for {plan.cpus} CPUs by a model from constants measured on {facts.get('cpu')} "
         f"({facts.get('cpus')} CPUs, {step} steps, {facts.get('when')}); not measured on such a "
         f"machine. It expects {rates[chosen]:,.0f} steps/s of CPUs like that one, where "
-        f"{plan.shape} would make {fps(plan.shape, known, plan.cpus):,.0f}.",
-        bound_sentence(predict(chosen, known, plan.cpus)),
-        batch_sentence(plan, plan.shape, chosen, known),
-        horizon_sentence(plan.base, plan.shape, chosen),
-    ]
-    return config_text(plan, chosen, arguments, sentences)
+        f"{plan.shape} would make {fps(plan.shape, known, plan.cpus):,.0f}."
+    )
+    reasons = _reasons(plan, plan.shape, chosen, known, predict(chosen, known, plan.cpus))
+    return config_text(plan, chosen, arguments, [expected, *reasons])
 
 
 def _conclude(plan: TunePlan, search: Search, known: Constants, arguments: list[str]) -> None:
     """Write and print the choice of the search."""
-    base, chosen, rows = search.base, search.choice(), search.rows(known)
-    row = next(row for row in rows if row.shape == chosen)
-    assert row.phases is not None
-    sentences = [
-        _rate_sentence(search, row),
-        bound_sentence(row.phases),
-        batch_sentence(plan, base, chosen, known),
-        horizon_sentence(plan.base, base, chosen),
-    ]
+    chosen = search.choice()
+    phases = {shape: _phases(search, shape, known) for shape in search.runner.bursts}
+    reasons = _reasons(plan, search.base, chosen, known, phases[chosen])
+    sentences = [_rate_sentence(search, chosen), *reasons]
     where = f"Measured on {cpu_name()}, {available_cpus()} CPUs, {datetime.now():%Y-%m-%d %H:%M}."
     _write(plan.output, config_text(plan, chosen, arguments, [where, *sentences]))
-    print(f"\n{table(rows, base)}\n\nChoice: {chosen}.")
-    print("\n".join(sentence for sentence in sentences if sentence))
-    print(f"\n{plan.output}: go on with\n  paceline train --config {plan.output}")
+    print("", table(search, phases), "", f"Choice: {chosen}.", *sentences, sep="\n")
+    _say_where(plan)
 
 
-def _rate_sentence(search: Search, row: ShapeRow) -> str:
+def _reasons(
+    plan: TunePlan, base: Shape, chosen: Shape, known: Constants, phases: Phases
+) -> list[str]:
+    """Sentences about what takes the time, and what changes in what is learned."""
+    batch = batch_sentence(plan, base, chosen, known)
+    horizon = horizon_sentence(plan.base, base, chosen)
+    return [bound_sentence(phases), batch, *([horizon] if horizon else [])]
+
+
+def _phases(search: Search, shape: Shape, known: Constants) -> Phases:
+    """Of the burst of middle speed."""
+    bursts = sorted(search.runner.bursts[shape], key=lambda burst: burst.fps)
+    return split_phases(bursts[len(bursts) // 2], known, search.cpus)
+
+
+def table(search: Search, phases: Mapping[Shape, Phases]) -> str:
+    """One line for each shape that was measured, fastest first; then those that failed."""
+    lines = [["shape", "steps/s", "× now", *PHASE_NAMES, "memory", "bursts"]]
+    ratios = {shape: search.ratio(shape) for shape in phases}
+    for shape in sorted(phases, key=lambda shape: -ratios[shape]):
+        bursts, ratio = search.runner.bursts[shape], ratios[shape]
+        lines.append(
+            [
+                f"{shape} (now)" if shape == search.base else str(shape),
+                spread([burst.fps for burst in bursts]),
+                f"{ratio:.2f}" if math.isfinite(ratio) else "–",
+                *(f"{share:.0%}" for share in phases[shape].shares.values()),
+                f"{max(burst.memory_mb for burst in bursts):,.0f} MB",
+                str(len(bursts)),
+            ]
+        )
+    failed = [f"{shape}  failed: {cause}" for shape, cause in search.runner.failed.items()]
+    return "\n".join([text_table(lines, left=1), *failed])
+
+
+def _rate_sentence(search: Search, chosen: Shape) -> str:
     """How fast the choice is, and against what."""
-    base = search.base
-    text = f"It made {spread([burst.fps for burst in row.bursts])} steps/s"
+    base, rounds = search.base, len(search.rounds)
+    text = f"It made {spread([burst.fps for burst in search.runner.bursts[chosen]])} steps/s"
     if base not in search.runner.bursts:
         text += f"; the present shape, {base}, failed."
-    elif row.shape == base:
+    elif chosen == base:
         text += ", as now: nothing that was tried is faster by more than noise."
     else:
-        text += f", {row.ratio:.2f} times those of the present {base}."
-    if search.rounds < 3:
+        text += f", {search.ratio(chosen):.2f} times those of the present {base}."
+    if rounds < 3:
         text += (
-            f" There was time for {several(search.rounds, 'round')} only: write a longer --time "
+            f" There was time for {several(rounds, 'round')} only: write a longer --time "
             "for a choice to rely on."
         )
     return text
+
+
+def _say_where(plan: TunePlan) -> None:
+    print(f"\n{plan.output}: go on with\n  paceline train --config {plan.output}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ...config.flags import ConfigParser, config_parser
+from ...config.files import load_file
 from ...config.schema import BUDGETS, Config
 from ...config.values import parse_duration, seconds
 from ...envs.source import EnvInfo
 from ...errors import BadInput
 from ...processes.hardware import available_cpus
-from .arguments import Training, file_name, refuse_flags, whole_number
+from .arguments import Training, file_name, parse_options, refuse_flags, whole_number
 from .runs import SPEED_ONLY
-from .tune_fit import read_constants
-from .tune_model import Shape
+from .tune_model import Constants, Shape
 from .tune_space import Limits, candidates, min_rollout
 
 SET_BY_TUNE = {
@@ -28,6 +28,26 @@ SET_BY_TUNE = {
     "log_jsonl": "tune keeps no metrics; leave it out",
 }
 NEVER = "1e15"
+
+
+def _duration(text: str) -> float:
+    try:
+        return seconds(parse_duration(text))
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} {error}") from None
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--time": {"type": _duration, "default": 240.0},
+    "--max-batch": {"type": whole_number(1, 10**8)},
+    "--min-rollout-steps": {"type": whole_number(1, 10**8)},
+    "--mode": {"choices": ("any", "sequential", "parallel"), "default": "any"},
+    "--for-cpus": {"type": whole_number(1, 4096)},
+    "--output": {"type": Path},
+    "--constants": {"type": Path},
+    "--save-constants": {"type": Path},
+}
+"""Of `tune` alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +68,9 @@ class TunePlan:
     budget: float
     """seconds"""
     output: Path
-    constants: Path | None
     save_constants: Path | None
+    constants: tuple[Constants, Mapping[str, Any]] | None = None
+    """of --constants, and where they were measured"""
 
     def options(self, shape: Shape, compiled: bool, duration: float) -> dict[str, str]:
         """Flags of a burst in this shape."""
@@ -69,12 +90,12 @@ class TunePlan:
         """Options of the configuration that lay it out in this shape."""
         hogwild = shape.schedule == "hogwild"
         found: dict[str, Any] = {
-            "num_envs": shape.envs * (shape.workers if hogwild else 1),
-            "num_workers": shape.workers,
+            "num_envs": shape.envs * (shape.learners if hogwild else 1),
+            "num_workers": shape.learners if hogwild else shape.workers,
             "rollout_steps": shape.steps,
         }
-        if not hogwild and (shape.ranks > 1 or self.base.ranks > 1):
-            found["ranks"] = shape.ranks
+        if not hogwild and (shape.learners > 1 or self.base.ranks > 1):
+            found["ranks"] = shape.learners
         if self.base.sampler == "serial":
             found["sampler"] = "auto"
         if self.base.batch_size:
@@ -90,51 +111,35 @@ class TunePlan:
 
 def parse_tune(arguments: list[str]) -> TunePlan:
     """The plan that these arguments ask for; everything invalid is refused here."""
-    parser = tune_parser()
-    given = parser.parse(arguments)
-    own = {name: given.pop(name) for name in ("max_batch", "min_rollout_steps", "mode")}
-    paths = {name: given.pop(name) for name in ("output", "constants", "save_constants")}
-    budget, for_cpus = given.pop("time"), given.pop("for_cpus")
+    own, given, file = parse_options(arguments, OPTIONS)
     overwrite = given.pop("overwrite", "false") == "true"
     refuse_flags("tune", given, SET_BY_TUNE)
-    training = Training(given, parser.file)
+    training = Training(given, file)
     base, env_info = training.inspect()
-    default = Path(f"tuned-{file_name(base.env_name)}-{base.algo_name}.yaml")
+    cpus, constants = own["for_cpus"], own["constants"]
+    if constants is not None and cpus is None:
+        raise BadInput(
+            f"--constants is {constants}, and this machine can be measured; write --for-cpus N for "
+            "the model's choice for another"
+        )
     plan = TunePlan(
         training=training,
         base=base,
         env_info=env_info,
         shape=shape_of(base),
-        limits=_limits(base, env_info, **own),
-        cpus=for_cpus or available_cpus(),
-        predicts=for_cpus is not None,
-        budget=budget,
-        output=paths["output"] or default,
-        constants=paths["constants"],
-        save_constants=paths["save_constants"],
+        limits=_limits(base, env_info, own),
+        cpus=cpus or available_cpus(),
+        predicts=cpus is not None,
+        budget=own["time"],
+        output=own["output"] or Path(f"tuned-{file_name(base.env_name)}-{base.algo_name}.yaml"),
+        save_constants=own["save_constants"],
+        constants=None if constants is None else read_constants(constants, base),
     )
-    _check(plan, overwrite)
+    _check(plan)
+    _check_output(plan.output, ".yaml", overwrite)
+    if plan.save_constants is not None:
+        _check_output(plan.save_constants, ".json", overwrite)
     return plan
-
-
-def tune_parser() -> ConfigParser:
-    """Takes every option of `train` too."""
-    parser = config_parser()
-    parser.add_argument("--time", type=_duration, default=240.0)
-    parser.add_argument("--max-batch", type=whole_number(1, 10**8), default=None)
-    parser.add_argument("--min-rollout-steps", type=whole_number(1, 10**8), default=None)
-    parser.add_argument("--mode", choices=("any", "sequential", "parallel"), default="any")
-    parser.add_argument("--for-cpus", type=whole_number(1, 4096), default=None)
-    for flag in ("--output", "--constants", "--save-constants"):
-        parser.add_argument(flag, type=Path, default=None)
-    return parser
-
-
-def _duration(text: str) -> float:
-    try:
-        return seconds(parse_duration(text))
-    except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} {error}") from None
 
 
 def shape_of(config: Config) -> Shape:
@@ -145,8 +150,8 @@ def shape_of(config: Config) -> Shape:
         envs=config.columns,
         steps=config.rollout_steps,
         minibatches=config.minibatch_count,
-        workers=config.num_workers,
-        ranks=config.ranks,
+        learners=config.ranks if lockstep else config.num_workers,
+        workers=config.num_workers if lockstep else 0,
         pinned=config.pin,
         schedule="hogwild" if not lockstep else "stream" if overlaps else "alternate",
     )
@@ -158,18 +163,12 @@ def trace_of(config: Config) -> float:
     return getattr(algorithm, "gae_lambda", getattr(algorithm, "vtrace_lambda", 1.0))
 
 
-def _limits(
-    config: Config,
-    env_info: EnvInfo,
-    max_batch: int | None,
-    min_rollout_steps: int | None,
-    mode: str,
-) -> Limits:
-    shape, least = shape_of(config), min_rollout_steps
-    if max_batch is not None and max_batch < shape.rows:
+def _limits(config: Config, env_info: EnvInfo, own: Mapping[str, Any]) -> Limits:
+    shape, most, least = shape_of(config), own["max_batch"], own["min_rollout_steps"]
+    if most is not None and most < shape.rows:
         raise BadInput(
-            f"--max-batch is {max_batch}, and an update has {shape.rows} rows already "
-            f"({shape.ranks * shape.envs} envs × {shape.steps} steps); write that or more"
+            f"--max-batch is {most}, and an update has {shape.rows} rows already "
+            f"({shape.rows // shape.steps} envs × {shape.steps} steps); write that or more"
         )
     if least is not None and least > shape.steps:
         raise BadInput(
@@ -177,20 +176,16 @@ def _limits(
             f"or less, or --rollout-steps {least}"
         )
     return Limits(
-        max_rows=max_batch or shape.rows,
+        max_rows=most or shape.rows,
         min_steps=least or min_rollout(shape.steps, config.gamma, trace_of(config)),
-        mode=mode,
+        mode=own["mode"],
         one_minibatch=config.algo == "a2c",
         threaded=bool(env_info.obs_spec.images) or config.own_encoder is not None,
     )
 
 
-def _check(plan: TunePlan, overwrite: bool) -> None:
-    if plan.constants is not None and not plan.predicts:
-        raise BadInput(
-            f"--constants is {plan.constants}, and this machine can be measured; write --for-cpus "
-            "N for the model's choice for another"
-        )
+def _check(plan: TunePlan) -> None:
+    """Refuse a mode that no shape has."""
     if plan.limits.mode == "sequential" and plan.shape.schedule == "hogwild":
         raise BadInput("--mode is sequential, and a3c's learners are processes; write --algo a2c")
     if plan.limits.mode == "parallel" and plan.cpus == 1:
@@ -200,11 +195,6 @@ def _check(plan: TunePlan, overwrite: bool) -> None:
             f"--mode is {plan.limits.mode}, and {plan.shape.rows} rows of an update can't be "
             f"shared by {plan.cpus} CPUs or fewer; write a larger --max-batch"
         )
-    for path, suffix in ((plan.output, ".yaml"), (plan.save_constants, ".json")):
-        if path is not None:
-            _check_output(path, suffix, overwrite)
-    if plan.constants is not None:
-        read_constants(plan.constants, plan.base)
 
 
 def _check_output(path: Path, suffix: str, overwrite: bool) -> None:
@@ -214,3 +204,21 @@ def _check_output(path: Path, suffix: str, overwrite: bool) -> None:
         raise BadInput(f"{path} can't be written: there is no directory {path.parent}")
     if path.is_dir() or (path.exists() and not overwrite):
         raise BadInput(f"{path} exists; name another, or replace it with --overwrite")
+
+
+def read_constants(path: Path, config: Config) -> tuple[Constants, Mapping[str, Any]]:
+    """Constants of a file of --save-constants, and where they were measured."""
+    facts = load_file(path)
+    known = facts.get("constants")
+    names = {field.name for field in fields(Constants)}
+    if not isinstance(known, dict) or known.keys() != names:
+        raise BadInput(f"{path} holds no constants of tune; write them with --save-constants")
+    if not all(isinstance(value, (int, float)) and value >= 0 for value in known.values()):
+        raise BadInput(f"{path}: every constant should be a number from 0 on")
+    for name, value in {"env_id": config.env_name, "algo": config.algo}.items():
+        if facts.get(name) != value:
+            raise BadInput(
+                f"{path} was measured with {name} {facts.get(name)!r}, and this is {value!r}; "
+                "measure it with --save-constants"
+            )
+    return Constants(**known), facts

@@ -1,32 +1,46 @@
-"""The search of `paceline tune`: which shapes are measured, in what order, and for how long."""
+"""The search of `paceline tune`: bursts of the likeliest shapes, round by round, within a time."""
 
 from __future__ import annotations
 
-import os
+import math
 import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from ...cli.console import clock
+from ...envs.source import EnvInfo
 from ...errors import PacelineError
 from ...processes.hardware import available_cpus
+from ...rollout import Rollout
 from ...run.build import network_for
 from ...run.choices import choose
 from ...run.topology import topology_of
-from .tune_bursts import Burst, BurstRunner, time_env_row
-from .tune_fit import fit, split_phases
-from .tune_model import Constants, Shape, fps, predict
+from ..check.player import random_actions
+from .metrics import Lines, measure, read_metrics
+from .runs import Cell, RunFailed, run_cell
+from .tune_model import Burst, Constants, Shape, fit
 from .tune_plan import TunePlan
 from .tune_space import candidates, shortlist, simplest
-from .tune_text import ShapeRow
 
+WARMUP = 0.15
+"""Share of a burst's time that is not counted."""
+BURSTS = 60
+"""Bursts that the budget would have time for, if starting them took none."""
+SHORTEST, LONGEST = 0.5, 6.0
+"""Seconds of a burst."""
+STARTUP = 4.0
+"""Seconds that a burst is expected to take beyond its own, until one has been timed."""
 FINALISTS = 3
-ROUNDS, MAX_ROUNDS = 3, 5
-MAX_LISTED = 12
-KINDS = 4
-"""Shapes that are tried if there is any time: the present one, serial, workers, ranks."""
-BEHIND = 0.85
-"""Share of the best rate below which a shape is out after one burst."""
-CAN_PIN = hasattr(os, "sched_setaffinity")
+"""Shapes that stay to the last round, beside the present one."""
+MAX_ROUNDS = 6
+MIN_LISTED, MAX_LISTED = 5, 12
+"""Shapes of the first round: the present one, the best of each kind, one pinned, and more."""
 GROWN = 4
 """Factor of environments between two bursts that tell the cost of a call from that of its rows."""
 
@@ -37,193 +51,218 @@ class NothingMeasured(PacelineError):
     exit_code = 3
 
 
+def run_burst(options: Mapping[str, str], shape: Shape, folder: Path) -> Burst:
+    """Train with these options to the end of their duration."""
+    began = time.monotonic()
+    run_cell(Cell(name=str(shape), options=options, folder=folder))
+    overhead = time.monotonic() - began - float(options["duration"].removesuffix("s"))
+    return replace(burst_from(read_metrics(folder), shape), overhead=max(0.0, overhead))
+
+
+def burst_from(lines: Lines, shape: Shape) -> Burst:
+    """The metrics of a training, without its first moments."""
+    early = [line for line in lines[:-1] if line["time"] <= WARMUP * lines[-1]["time"]]
+    warmup = early[-1]["iter"] if early else lines[0]["iter"] if len(lines) > 1 else 0
+    found = measure(lines, warmup)
+    # Iterations of a3c's learners overlap.
+    t_iter = found["t_iter"] * (shape.learners if shape.schedule == "hogwild" else 1)
+    times = {name: found[f"share_{name}"] * t_iter for name in ("rollout", "wait", "learn", "sync")}
+    return Burst(
+        shape=shape,
+        fps=found["fps"],
+        t_iter=t_iter,
+        t_rollout=times["rollout"] + times["wait"],
+        t_learn=times["learn"],
+        t_sync=times["sync"],
+        t_other=max(0.0, t_iter - sum(times.values())),
+        valid=min(1.0, found["steps"] / found["iters"] / shape.rows),
+        memory_mb=found["memory_mb"],
+    )
+
+
+def time_env_row(env_info: EnvInfo, seed: int, num_envs: int, seconds: float) -> float:
+    """Seconds of one row of one environment, stepped in this process with random actions."""
+    draw, obs_spec = np.random.default_rng(seed), env_info.obs_spec
+    rows, spent = 0, 0.0
+    with closing(env_info.columns(num_envs, seed)) as columns:
+        out = Rollout.allocate(1, num_envs, obs_spec.stored, env_info.act_spec.stored)
+        columns.reset(out.obs[-1])
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until or not rows:
+            out.start_next()
+            mask = obs_spec.split(out.obs[0])["mask"] if obs_spec.mask else None
+            actions = columns.adapt(random_actions(draw, env_info.act_spec, mask, num_envs))
+            began = time.perf_counter()
+            columns.step(0, actions, out)
+            spent += time.perf_counter() - began
+            rows += num_envs
+    return spent / rows
+
+
+class BurstRunner:
+    """The bursts so far, the shapes that failed, and the time that is left."""
+
+    def __init__(self, plan: TunePlan, compiled: bool, budget: float, scratch: Path) -> None:
+        self._plan, self.compiled, self._scratch = plan, compiled, scratch
+        self._until = time.monotonic() + budget
+        self.seconds = min(LONGEST, max(SHORTEST, budget / BURSTS))
+        """of a burst"""
+        self.bursts: dict[Shape, list[Burst]] = {}
+        self.failed: dict[Shape, str] = {}
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._until - time.monotonic()
+
+    def cost(self, shapes: list[Shape]) -> float:
+        """Seconds of a burst of each, expecting the overhead of those of the same kind so far."""
+        overheads: dict[tuple[bool, bool], list[float]] = {}
+        for shape, bursts in self.bursts.items():
+            overheads.setdefault(shape.kind, []).extend(burst.overhead for burst in bursts)
+        everything = [value for values in overheads.values() for value in values] or [STARTUP]
+        return sum(
+            self.seconds + statistics.median(overheads.get(shape.kind, everything))
+            for shape in shapes
+        )
+
+    def measure(self, shape: Shape, seconds: float | None = None) -> Burst | None:
+        """One more burst of this shape; None if it fails, which is noted in `failed`."""
+        if shape in self.failed:
+            return None
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+            try:
+                options = self._plan.options(shape, self.compiled, seconds or self.seconds)
+                found = run_burst(options, shape, Path(folder) / "run")
+            except RunFailed as error:
+                if not self.bursts:
+                    raise  # the simplest shape of all: there is nothing to search
+                self.failed[shape] = error.reason
+                print(f"{shape!s:<44} failed: {error.reason}", flush=True)
+                return None
+        self.bursts.setdefault(shape, []).append(found)
+        left = f"{clock(max(0.0, self.left))} left" if math.isfinite(self.left) else ""
+        print(f"{shape!s:<44} {found.fps:>10,.0f} steps/s  {left}".rstrip(), flush=True)
+        return found
+
+
 class Search:
     """From the training as it is configured to the fastest shape for it."""
 
     def __init__(self, plan: TunePlan, scratch: Path) -> None:
         network = network_for(plan.base, plan.env_info.obs_spec.seen, plan.env_info.act_spec)
         choices = choose(plan.base, network, topology_of(plan.base))
-        self._plan, self._cpus = plan, available_cpus()
+        self._plan, self.cpus = plan, available_cpus()
         self.base = replace(plan.shape, threads=choices.threads)
-        self.runner = BurstRunner(plan.options, plan.budget, choices.compiled, scratch)
-        self._finals: list[dict[Shape, float]] = []
-        """rates of the finalists, round by round"""
+        self.runner = BurstRunner(plan, choices.compiled, plan.budget, scratch)
+        self.rounds: list[dict[Shape, float]] = []
+        """rates of the shapes that took part, round by round"""
         envs, seconds = min(plan.shape.envs, 16), min(1.0, self.runner.seconds)
         self._env_row = time_env_row(plan.env_info, plan.base.seed, envs, seconds)
 
-    @property
-    def rounds(self) -> int:
-        return len(self._finals)
-
-    # The constants of the model.
-
     def constants(self, rounds: int = 1) -> Constants:
-        """From up to `rounds` bursts of each shape that shows one of them, as time allows."""
-        one = self._alone()
-        other = _other(one)
-        found: dict[Shape, list[Burst]] = {}
+        """Of the model, from up to `rounds` bursts of each shape that shows one of them."""
+        one = replace(self.base, workers=0, learners=1, threads=1, pinned=False)
+        if one.schedule != "hogwild":
+            one = replace(one, envs=self.base.learners * self.base.envs)
+        roles = {"base": one, "other": _other(one), **self._parallel(one)}
+        found: dict[str, list[Burst]] = {}
         for number in range(rounds):
-            for shape in (one, other, *self._parallel(one)):
-                required = number == 0 and (shape == one or (shape == other and rounds > 1))
-                trial = shape.workers > 0 and shape.ranks == 1
-                cost = self.runner.cost(shape, self.runner.seconds, trial)
-                if not required and self.runner.left < cost:
+            for role, shape in roles.items():
+                required = number == 0 and (role == "base" or (role == "other" and rounds > 1))
+                if not required and self.runner.left < self.runner.cost([shape]):
                     continue
-                if measured := self.runner.measure(shape, self.runner.seconds, trial):
-                    found.setdefault(shape, []).append(measured)
-        best = {shape: _undisturbed(bursts) for shape, bursts in found.items()}
-        base, second = best.pop(one), best.pop(other, None)
-        roles = {_role(shape): burst for shape, burst in best.items()}
-        epochs = self._plan.base.epochs
-        self.runner.bursts.pop(other, None)  # which is no candidate
-        return fit(self._env_row, base, second or base, epochs, self._cpus, **roles)
+                if burst := self.runner.measure(shape):
+                    found.setdefault(role, []).append(burst)
+        self.runner.bursts.pop(roles["other"], None)  # which is no candidate
+        best = {role: _undisturbed(bursts) for role, bursts in found.items()}
+        best.setdefault("other", best["base"])
+        return fit(self._env_row, epochs=self._plan.base.epochs, cpus=self.cpus, **best)
 
-    def _alone(self) -> Shape:
-        """The present training with one learner that samples itself."""
-        base = self.base
-        workers = 1 if base.schedule == "hogwild" else 0
-        envs = base.ranks * base.envs
-        return replace(base, envs=envs, workers=workers, ranks=1, threads=1, pinned=False)
-
-    def _parallel(self, one: Shape) -> list[Shape]:
-        """The same with as many workers, ranks and threads as CPUs, where they divide the rows."""
-        cpus, found = self._cpus, []
+    def _parallel(self, one: Shape) -> dict[str, Shape]:
+        """With as many workers, learners and threads as CPUs, where they divide the rows."""
+        cpus, found = self.cpus, dict[str, Shape]()
         if cpus == 1:
-            return []
+            return {}
         if one.schedule == "hogwild":
-            found.append(replace(one, workers=cpus))
+            found["learners"] = replace(one, learners=cpus)
         else:
             most, least = (cpus - 1, 1) if one.schedule == "stream" else (cpus, 2)
             workers = [n for n in range(least, most + 1) if one.envs % n == 0]
             ranks = max(n for n in range(1, cpus + 1) if one.envs % n == one.batch % n == 0)
-            found += [replace(one, workers=workers[-1])] if workers else []
-            found += [replace(one, envs=one.envs // ranks, ranks=ranks)] if ranks > 1 else []
+            if workers:
+                found["workers"] = replace(one, workers=workers[-1])
+            if ranks > 1:
+                found["learners"] = replace(one, envs=one.envs // ranks, learners=ranks)
         if self._plan.limits.threaded:
-            found.append(replace(one, threads=cpus))
+            found["threads"] = replace(one, threads=cpus)
         return found
 
-    # The search.
-
-    def narrow(self, known: Constants) -> None:
-        """Short bursts of the most promising shapes, then rounds of longer ones of the best."""
-        shapes = candidates(self.base, self._plan.limits, self._cpus)
-        listed = shortlist(self.base, shapes, known, self._cpus, self._affordable())
-        for place, shape in enumerate(listed):
-            rounds = 1 if place < KINDS else ROUNDS  # the best of each kind before many rounds
-            if shape not in self.runner.bursts and self._in_time(listed, rounds):
-                self.runner.measure(shape, self.runner.seconds, trial=True)
-        tried = list(dict.fromkeys([*listed, *(s for s in self.runner.bursts if s in shapes)]))
-        half = self._ranked(tried, known)[: max(FINALISTS + 1, -(-len(tried) // 2))]
-        for shape in reversed(half):  # a burst that was disturbed gets another chance
-            if shape != self.base and self._in_time(half):
-                self.runner.measure(shape, self.runner.seconds, trial=True)
-        self._take_turns(self._finalists(half, known))
-
-    def _affordable(self) -> int:
-        """How many shapes there is time to try before the rounds."""
-        each = self.runner.cost(self.base, self.runner.seconds, trial=True)
-        finals = self._round_cost([self.base] * FINALISTS) * ROUNDS
-        number = int((self.runner.left - finals) / (1.5 * each)) + 1
-        fewest = KINDS if self.runner.left > finals / 2 else 2
-        return max(fewest, min(MAX_LISTED, number))
-
-    def _round_cost(self, shapes: list[Shape]) -> float:
-        """Seconds of a round in which each of these has a long burst."""
-        return sum(self.runner.cost(shape, 2 * self.runner.seconds) for shape in shapes)
-
-    def _in_time(self, shapes: list[Shape], rounds: int = ROUNDS) -> bool:
-        """Whether there is time for more than the rounds of the first of these."""
-        return self.runner.left > rounds * self._round_cost(shapes[:FINALISTS])
-
-    def _rate(self, shape: Shape, known: Constants) -> float:
-        """The best that was measured, since disturbance only slows; else the model's."""
-        if shape in self.runner.bursts:
-            return max(self._as_trained(burst, known).fps for burst in self.runner.bursts[shape])
-        ratio = fps(shape, known, self._cpus) / fps(self._alone(), known, self._cpus)
-        return ratio * self._rate(self._alone(), known)
-
-    def _as_trained(self, burst: Burst, known: Constants) -> Burst:
-        """With the update as the training itself would compile it."""
-        if burst.compiled == self.runner.compiled:
-            return burst
-        expected = predict(burst.shape, known, self._cpus)
-        return burst.with_update(expected.update, expected.sync)
-
-    def _ranked(self, shapes: list[Shape], known: Constants) -> list[Shape]:
-        """Fastest first, without those that failed."""
-        alive = (shape for shape in shapes if shape not in self.runner.failed)
-        return sorted(alive, key=lambda shape: -self._rate(shape, known))
-
-    def _finalists(self, shapes: list[Shape], known: Constants) -> list[Shape]:
-        """The present shape and the best others that are not far behind, each kind first; the
-        best of several processes also pinned to CPUs; as many as there is time for."""
-        permitted = [s for s in shapes if s != self.base and self._plan.limits.permits(s)]
-        ranked = self._ranked(permitted, known)
-        kinds = {shape.kind: shape for shape in reversed(ranked)}
-        order = dict.fromkeys([*(s for s in ranked if kinds[s.kind] == s), *ranked])
-        least = BEHIND * max(self._rate(shape, known) for shape in [self.base, *ranked[:1]])
-        found = [shape for shape in order if self._rate(shape, known) >= least][:FINALISTS]
-        found = found or ranked[:1]
-        if found and found[0].processes > 1 and not found[0].pinned and CAN_PIN:
-            found.append(replace(found[0], pinned=True))
-        while len(found) > 1 and not self.runner.left >= ROUNDS * self._round_cost(
-            [self.base, *found]
-        ):
-            found.pop()
-        return list(dict.fromkeys([self.base, *found]))
-
-    def _take_turns(self, finalists: list[Shape]) -> None:
-        """Rounds in which every finalist has a burst; every second one backwards."""
-        while finalists and self.rounds < MAX_ROUNDS:
-            cost = self._round_cost(finalists)
-            if self.rounds and self.runner.left < cost * (2 if self.rounds >= ROUNDS else 1):
+    def run(self, known: Constants) -> None:
+        """Rounds of bursts of the likeliest shapes, each with the better half of the last one's."""
+        shapes = candidates(self.base, self._plan.limits, self.cpus)
+        affordable = int(self.runner.left / (2 * self.runner.cost([self.base])))
+        number = max(MIN_LISTED, min(MAX_LISTED, affordable))
+        listed = shortlist(self.base, shapes, known, self.cpus, number)
+        while listed and len(self.rounds) < MAX_ROUNDS:
+            if self.rounds and self.runner.left < self.runner.cost(listed):
                 break
-            order = finalists[::-1] if self.rounds % 2 else finalists
-            made = {shape: self.runner.measure(shape, 2 * self.runner.seconds) for shape in order}
-            finalists = [shape for shape in finalists if made[shape] is not None]
-            if finalists:
-                self._finals.append({shape: found.fps for shape, found in made.items() if found})
+            self._round(listed)
+            ranked = [shape for shape in self._ranked() if shape != self.base]
+            kept = ranked[: max(FINALISTS, len(ranked) // 2)]
+            listed = [shape for shape in listed if shape == self.base or shape in kept]
+            listed = [shape for shape in listed if shape not in self.runner.failed]
 
-    # The result.
+    def _round(self, shapes: list[Shape]) -> None:
+        """A burst of each, every second time backwards; of the first round, as many as fit."""
+        rates: dict[Shape, float] = {}
+        for shape in shapes[::-1] if len(self.rounds) % 2 else shapes:
+            enough = not self.rounds and len(rates) > 1
+            if enough and self.runner.left < self.runner.cost([shape]):
+                continue
+            if burst := self.runner.measure(shape):
+                rates[shape] = burst.fps
+        if rates:
+            self.rounds.append(rates)
 
-    def _relative(self) -> dict[Shape, list[float]]:
-        """Rates of the finalists over the mean of their round, so that a drift cancels."""
-        everywhere = set[Shape].intersection(*map(set, self._finals)) if self._finals else set()
-        shapes = everywhere - self.runner.failed.keys()
+    def relative(self) -> dict[Shape, list[float]]:
+        """Rates over the mean of their round, so that a drift cancels; of what is in all rounds."""
+        shapes = set[Shape].intersection(*map(set, self.rounds)) if self.rounds else set()
+        shapes -= self.runner.failed.keys()
         if not shapes:
             return {}
-        means = [statistics.geometric_mean([final[s] for s in shapes]) for final in self._finals]
+        means = [statistics.geometric_mean([rates[s] for s in shapes]) for rates in self.rounds]
         return {
-            shape: [final[shape] / mean for final, mean in zip(self._finals, means, strict=True)]
+            shape: [rates[shape] / mean for rates, mean in zip(self.rounds, means, strict=True)]
             for shape in shapes
         }
 
+    def _ranked(self) -> list[Shape]:
+        """Those that are permitted, fastest first."""
+        rates = {s: statistics.median(v) for s, v in self.relative().items()}
+        permitted = filter(self._plan.limits.permits, rates)
+        return sorted(permitted, key=lambda shape: -rates[shape])
+
     def choice(self) -> Shape:
         """The fastest, or the simplest of those that can't be told from it."""
-        found = {s: v for s, v in self._relative().items() if self._plan.limits.permits(s)}
-        if not found:
+        ranked, found = self._ranked(), self.relative()
+        if not ranked:
             causes = [f"{shape}: {cause}" for shape, cause in self.runner.failed.items()]
             raise NothingMeasured("\n".join(["no shape could be measured to the end", *causes]))
-        rates = {shape: statistics.median(values) for shape, values in found.items()}
-        best = max(rates, key=lambda shape: rates[shape])
-        same = {s for s in rates if max(found[s]) >= min(found[best]) or self.rounds < 2}
-        return simplest({shape: rates[shape] for shape in same}, self.base)
+        least = min(found[ranked[0]]) if len(self.rounds) > 1 else 0.0
+        same = [shape for shape in ranked if max(found[shape]) >= least]
+        return simplest({shape: statistics.median(found[shape]) for shape in same}, self.base)
 
-    def rows(self, known: Constants) -> list[ShapeRow]:
-        """One for each shape, measured or failed."""
-        relative, rows = self._relative(), []
-        for shape, bursts in self.runner.bursts.items():
-            ratio = self._rate(shape, known) / self._rate(self.base, known)
-            if shape in relative and self.base in relative:
-                pairs = zip(relative[shape], relative[self.base], strict=True)
-                ratio = statistics.median(one / base for one, base in pairs)
-            real = [burst for burst in bursts if burst.compiled == self.runner.compiled]
-            shown = real or [self._as_trained(burst, known) for burst in bursts]
-            middle = sorted(shown, key=lambda burst: burst.fps)[len(shown) // 2]
-            phases = split_phases(middle, known, self._cpus)
-            rows.append(ShapeRow(shape, shown, ratio, phases, eager=not real))
-        failed = self.runner.failed.items()
-        return rows + [ShapeRow(shape, [], failed=cause) for shape, cause in failed]
+    def ratio(self, shape: Shape) -> float:
+        """To the present training: within the rounds that both are in, else of their best."""
+        both = [rates for rates in self.rounds if shape in rates and self.base in rates]
+        if both:
+            return statistics.median(rates[shape] / rates[self.base] for rates in both)
+        best = [
+            max((burst.fps for burst in self.runner.bursts.get(s, [])), default=math.nan)
+            for s in (shape, self.base)
+        ]
+        return best[0] / best[1]
 
 
 def _other(one: Shape) -> Shape:
@@ -232,13 +271,6 @@ def _other(one: Shape) -> Shape:
     if one.envs % GROWN or not envs or envs * one.steps % one.minibatches:
         envs = one.envs * GROWN
     return replace(one, envs=envs)
-
-
-def _role(shape: Shape) -> str:
-    """Which argument of `fit` a burst in this shape is."""
-    if shape.threads > 1:
-        return "threads"
-    return "ranks" if shape.learners > 1 else "workers"
 
 
 def _undisturbed(bursts: list[Burst]) -> Burst:

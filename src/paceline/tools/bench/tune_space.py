@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ MAX_ALIKE = 3
 """Shapes with the same processes on the shortlist."""
 HOPELESS = 0.75
 """Share of the best predicted rate below which a shape is not worth a measurement."""
+CAN_PIN = hasattr(os, "sched_setaffinity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,84 +55,87 @@ def min_rollout(steps: int, gamma: float, trace: float) -> int:
 
 def candidates(base: Shape, limits: Limits, cpus: int) -> list[Shape]:
     """Every shape with the rows of `base` in an update, or more within the limits."""
+    lengths = [base.steps]
+    while lengths[-1] % 2 == 0 and lengths[-1] // 2 >= limits.min_steps:
+        lengths.append(lengths[-1] // 2)
     found = {base}
-    for ranks in range(1, 1 + (1 if base.schedule == "hogwild" else cpus)):
-        if base.batch % ranks:
+    for learners in range(1, cpus + 1):
+        if base.batch % _sharing(base, learners):
             continue
-        for workers in _workers(base, cpus // ranks):
-            for steps in _lengths(base.steps, limits.min_steps):
-                found.update(_layouts(base, limits, cpus, ranks, workers, steps))
+        for workers in _workers(base, cpus // learners):
+            for steps in lengths:
+                processes = replace(base, learners=learners, workers=workers, steps=steps)
+                found.update(_layouts(replace(processes, pinned=False), base, limits, cpus))
     return sorted((shape for shape in found if limits.permits(shape)), key=repr)
 
 
+def _sharing(base: Shape, learners: int) -> int:
+    """Learners that share an update."""
+    return 1 if base.schedule == "hogwild" else learners
+
+
 def _workers(base: Shape, most: int) -> list[int]:
-    """A single worker gains nothing, unless it samples while its learner learns, or learns."""
+    """A single worker gains nothing, unless it samples while its learner learns."""
     if base.schedule == "hogwild":
-        return list(range(1, most + 1))
+        return [0]
     return [0, *range(1 if base.schedule == "stream" else 2, most + 1)]
 
 
-def _lengths(steps: int, least: int) -> Iterator[int]:
-    """`steps`, and its halves."""
-    yield steps
-    while steps % 2 == 0 and steps // 2 >= least:
-        steps //= 2
-        yield steps
-
-
-def _layouts(
-    base: Shape, limits: Limits, cpus: int, ranks: int, workers: int, steps: int
-) -> Iterator[Shape]:
-    """Shapes with these processes and steps whose rows divide into equal minibatches."""
-    sharing = 1 if base.schedule == "hogwild" else max(1, workers)
-    free = cpus // ranks - (workers if base.schedule == "stream" else 0)
+def _layouts(shape: Shape, base: Shape, limits: Limits, cpus: int) -> Iterator[Shape]:
+    """With its processes and steps, all whose rows divide into equal minibatches."""
+    free = cpus // shape.learners - (shape.workers if base.schedule == "stream" else 0)
     threads = range(1, max(1, free) + 1) if limits.threaded else (1,)
-    for envs in _envs(base.rows, ranks * steps, sharing, limits.max_rows // (ranks * steps)):
-        rows = ranks * envs * steps
-        minibatches = 1 if limits.one_minibatch else rows // base.batch
-        if not limits.one_minibatch and (rows % base.batch or envs * steps % minibatches):
-            continue
-        shape = replace(base, envs=envs, steps=steps, minibatches=minibatches, pinned=False)
-        for number in threads:
-            yield replace(shape, workers=workers, ranks=ranks, threads=number)
+    rows_each = _sharing(base, shape.learners) * shape.steps
+    for envs in _envs(base.rows, rows_each, max(1, shape.workers), limits.max_rows // rows_each):
+        minibatches = 1 if limits.one_minibatch else envs * rows_each // base.batch
+        whole = envs * rows_each % base.batch == 0 == envs * shape.steps % max(1, minibatches)
+        if limits.one_minibatch or whole:
+            for number in threads:
+                yield replace(shape, envs=envs, minibatches=minibatches, threads=number)
 
 
-def _envs(rows: int, rows_each: int, sharing: int, most: int) -> Iterable[int]:
+def _envs(rows: int, rows_each: int, workers: int, most: int) -> Iterable[int]:
     """Numbers of environments that make `rows`, or their doubles, and that workers can share.
 
     If no number up to `most` makes exactly a multiple of `rows`, all that make more.
     """
-    unit = math.lcm(sharing, rows // math.gcd(rows, rows_each))
+    unit = math.lcm(workers, rows // math.gcd(rows, rows_each))
     if unit <= most:
         return [unit << k for k in range((most // unit).bit_length())]
     fewest = -(-rows // rows_each)
-    return range(-(-fewest // sharing) * sharing, most + 1, sharing)[:MAX_NUMBERS]
+    return range(-(-fewest // workers) * workers, most + 1, workers)[:MAX_NUMBERS]
 
 
 def simplest(rates: dict[Shape, float], base: Shape) -> Shape:
     """Of the shapes nearly as fast as the fastest, the one that needs and changes least."""
     best = max(rates.values())
-    close = [shape for shape, rate in rates.items() if rate >= NEAR * best]
-    return min(close, key=lambda shape: (*_complexity(shape, base), -rates[shape]))
 
+    def complexity(shape: Shape) -> tuple[float, ...]:
+        shortened = abs(math.log2(base.steps / shape.steps))
+        processes = shape.processes * shape.threads
+        return shape.rows, processes, shape.pinned, shortened, -rates[shape]
 
-def _complexity(shape: Shape, base: Shape) -> tuple[float, ...]:
-    shortened = abs(math.log2(base.steps / shape.steps))
-    return shape.rows, shape.processes * shape.threads, shape.pinned, shortened
+    return min((shape for shape, rate in rates.items() if rate >= NEAR * best), key=complexity)
 
 
 def shortlist(
     base: Shape, shapes: list[Shape], known: Constants, cpus: int, number: int
 ) -> list[Shape]:
-    """`base`, the best of each kind, then the fastest by the model; at most `number`."""
+    """`base`, the best of each kind, then the fastest by the model; at most `number`.
+
+    The best of several processes is there a second time, bound to CPUs.
+    """
     rates = {shape: fps(shape, known, cpus) for shape in shapes}
     ranked = sorted(shapes, key=lambda shape: -rates[shape])
     kinds = {shape.kind: shape for shape in reversed(ranked)}
-    first = sorted(kinds.values(), key=lambda shape: -rates[shape])
-    rest, alike = [], Counter[tuple[int, ...]]()
+    found = [base, *sorted(kinds.values(), key=lambda shape: -rates[shape])]
+    parallel = [shape for shape in ranked if shape.processes > 1]
+    if CAN_PIN and parallel:
+        found.append(replace(parallel[0], pinned=True))
+    alike = Counter[tuple[int, ...]]()
     for shape in ranked:
-        processes = shape.ranks, shape.workers, shape.threads
+        processes = shape.learners, shape.workers, shape.threads
         alike[processes] += 1
         if rates[shape] >= HOPELESS * rates[ranked[0]] and alike[processes] <= MAX_ALIKE:
-            rest.append(shape)
-    return list(dict.fromkeys([base, *first, *rest]))[:number]
+            found.append(shape)
+    return list(dict.fromkeys(found))[:number]

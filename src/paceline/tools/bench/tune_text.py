@@ -1,4 +1,4 @@
-"""What `paceline tune` prints and writes: the table, the sentences, the configuration."""
+"""What `paceline tune` prints and writes: the sentences and the configuration."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import shlex
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
 from ...config.schema import Config
-from .tables import text_table
-from .tune_bursts import Burst
-from .tune_model import PHASE_NAMES, Constants, Phases, Shape, fps
+from .tune_model import Constants, Phases, Shape, fps
 from .tune_plan import TunePlan, trace_of
 from .tune_space import candidates, horizon
 
@@ -32,47 +30,10 @@ BOUNDS = {
 }
 
 
-@dataclass(frozen=True)
-class ShapeRow:
-    """One measured shape, or one that failed."""
-
-    shape: Shape
-    bursts: list[Burst]
-    ratio: float = 0.0
-    """to the present training"""
-    phases: Phases | None = None
-    failed: str = ""
-    eager: bool = False
-    """never measured compiled, although the training compiles"""
-
-
 def spread(values: Sequence[float]) -> str:
     """12,300 (11,900 to 12,800)."""
     middle = f"{statistics.median(values):,.0f}"
     return middle if len(values) < 2 else f"{middle} ({min(values):,.0f} to {max(values):,.0f})"
-
-
-def table(rows: list[ShapeRow], base: Shape) -> str:
-    """One line for each shape, fastest first; then those that failed."""
-    lines = [["shape", "steps/s", "× now", *PHASE_NAMES, "memory", "bursts"]]
-    for row in sorted(rows, key=lambda row: -row.ratio):
-        if row.phases is None:
-            continue
-        lines.append(
-            [
-                f"{row.shape} (now)" if row.shape == base else str(row.shape),
-                "~" * row.eager + spread([burst.fps for burst in row.bursts]),
-                f"{row.ratio:.2f}",
-                *(f"{share:.0%}" for share in row.phases.shares.values()),
-                f"{max(burst.memory_mb for burst in row.bursts):,.0f} MB",
-                str(len(row.bursts)),
-            ]
-        )
-    text = [text_table(lines, left=1)]
-    text += [f"{row.shape}  failed: {row.failed}" for row in rows if row.failed]
-    if any(row.eager for row in rows):
-        text.append("~ measured with eager steps; the time of compiled updates is predicted")
-    return "\n".join(text)
 
 
 def bound_sentence(phases: Phases) -> str:
@@ -136,7 +97,7 @@ def config_text(plan: TunePlan, chosen: Shape, arguments: list[str], sentences: 
         f"#   paceline train --config {plan.output.name}",
         "# Written by:",
         f"#   paceline tune {command}".rstrip(),
-        *(comment.fill(sentence) for sentence in sentences if sentence),
+        *(comment.fill(sentence) for sentence in sentences),
     ]
     values = yaml.safe_dump(_values(plan, config, chosen), sort_keys=False, allow_unicode=True)
     return "\n".join(lines) + "\n" + values
