@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...errors import PacelineError
@@ -76,6 +77,17 @@ def run_cell(cell: Cell, watch: Callable[[], None] | None = None) -> None:
                 del running[folder]
             if watch is not None:
                 watch()
+
+
+@contextmanager
+def scratch_runs(cell: Cell) -> Iterator[list[Path]]:
+    """Train to the end; within, the run directories, which are gone afterwards."""
+    parent = cell.folder.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".run-", dir=parent) as scratch:
+        made = replace(cell, folder=Path(scratch) / cell.folder.name)
+        run_cell(made)
+        yield made.folders
 
 
 def log_of(folder: Path) -> Path:

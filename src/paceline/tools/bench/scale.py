@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ...processes.hardware import available_cpus, description
+from ...config.text import several
+from ...processes.hardware import available_cpus, cpu_name, description
 from ...run.directory import CONFIG, METRICS
 from ...storage.files import replace_file
+from ...storage.lock import locked
 from .metrics import measure, measure_together, read_metrics, time_to_score
-from .runs import Cell, interrupt_on_signals, run_cell
+from .runs import Cell, interrupt_on_signals, scratch_runs
 from .scale_plan import ScalePlan, parse_scale
 from .scale_plot import draw
-from .scale_summary import Measurement, named, processes, summarize
-from .scale_text import bottleneck, describe_runs, table, title
+from .scale_report import Measurement, bottleneck, named, processes, summarize, table
 from .tables import as_csv
 
 USAGE = """\
@@ -56,8 +56,6 @@ def command(arguments: list[str]) -> int:
 
 def run(plan: ScalePlan) -> int:
     """Measure everything, writing the rows so far after each run."""
-    from ...storage.lock import locked
-
     with locked(plan.folder), interrupt_on_signals():
         _clear(plan.folder)
         sweep = Sweep(plan)
@@ -96,10 +94,9 @@ class Sweep:
     def _iters_by_trial(self) -> int:
         """As many as keep the fastest run that can be hoped for busy for `plan.seconds`."""
         plan = self._plan
-        budget = plan.training.without_file_budget() | {"duration": TRIAL, "stop_at_return": "none"}
-        with tempfile.TemporaryDirectory(prefix=".run-", dir=plan.folder) as scratch:
-            folder = Path(scratch) / "trial"
-            run_cell(Cell(name="trial", options=plan.options(plan.alone) | budget, folder=folder))
+        options = plan.options(plan.alone) | plan.unlimited | {"duration": TRIAL}
+        cell = Cell(name="trial", options=options, folder=plan.folder / "trial")
+        with scratch_runs(cell) as (folder,):
             lines = read_metrics(folder)
         found = measure(lines, 1 if len(lines) > 1 else 0)
         self._t_iter = found["t_iter"]
@@ -114,12 +111,11 @@ class Sweep:
         at = plan.alone if kind == "ceiling" else count
         name = f"{kind}-{count}-repeat-{repeat + 1}"
         options = plan.options(at, repeat) | self._budget(kind, copies)
-        with tempfile.TemporaryDirectory(prefix=".run-", dir=plan.folder) as scratch:
-            cell = Cell(name=name, options=options, folder=Path(scratch) / name, copies=copies)
-            run_cell(cell)
-            for folder in cell.folders:
+        cell = Cell(name=name, options=options, folder=plan.folder / name, copies=copies)
+        with scratch_runs(cell) as folders:
+            for folder in folders:
                 shutil.copy(folder / METRICS, plan.folder / "logs" / f"{folder.name}.jsonl")
-            found = self._read(cell.folders, kind)
+            found = self._read(folders, kind)
         row = Measurement(
             kind=kind,
             count=count,
@@ -131,7 +127,7 @@ class Sweep:
         self.rows.append(row)
         self._t_iter = self._t_iter or row.seconds / row.iters
         if plan.target is None and (kind, count) == (plan.kind, plan.alone):
-            self.rows.append(row.as_ceiling())
+            self.rows.append(replace(row, kind="ceiling", count=1))
         return row
 
     def _budget(self, kind: str, copies: int) -> dict[str, str]:
@@ -143,8 +139,7 @@ class Sweep:
         if copies > 1:
             iters += math.ceil(LATE / (self._t_iter or LATE))
         reports = math.ceil(plan.warmup / every) + math.ceil(iters / every)
-        budget = {"total_iters": str(reports * every), "log_every": str(every)}
-        return plan.training.without_file_budget() | budget | {"stop_at_return": "none"}
+        return plan.unlimited | {"total_iters": str(reports * every), "log_every": str(every)}
 
     def _read(self, folders: list[Path], kind: str) -> dict[str, Any]:
         plan, lines = self._plan, [read_metrics(folder) for folder in folders]
@@ -177,13 +172,21 @@ def _progress(plan: ScalePlan, row: Measurement) -> str:
 
 def _conclude(plan: ScalePlan, runs: list[Measurement]) -> None:
     """Write the summary and the plots, and print the summary."""
-    rows, head, note = summarize(runs), title(plan), describe_runs(plan)
+    rows = summarize(runs)
     sentence = bottleneck(rows, plan.kind, available_cpus())
-    text = f"{head}\n{note}\n\n{table(rows, plan.kind)}\n\n{sentence}\n"
-    facts = {"title": head, "machine": description(), "bottleneck": sentence}
+    algo = plan.training.flags.get("algo", plan.base.algo_section)  # which may be an alias
+    way = "weak" if plan.weak else "strong"
+    title = f"{algo.upper()} on {plan.base.env_name}: {way} scaling over {plan.kind}"
+    each = f" for each of the {plan.kind}" if plan.weak else ""
+    note = (
+        f"{plan.base.num_envs} environments{each} × {plan.base.rollout_steps} steps · "
+        f"{several(plan.repeats, 'repeat')} · {cpu_name()}, {available_cpus()} CPUs"
+    )
+    text = f"{title}\n{note}\n\n{table(rows, plan.kind)}\n\n{sentence}\n"
+    facts = {"title": title, "machine": description(), "bottleneck": sentence}
     _write_rows(plan.folder / "summary", [row.flat() for row in rows], facts)
     replace_file(plan.folder / "summary.txt", text.encode())
-    draw(rows, plan.kind, head, note, plan.folder / "plots.png")
+    draw(rows, plan.kind, title, note, plan.folder / "plots.png")
     print(f"\n{text}\n{plan.folder / 'plots.png'}", flush=True)
 
 

@@ -70,6 +70,11 @@ class ScalePlan:
         """The count with which a run is one process."""
         return 1 if self.kind == "ranks" else 0
 
+    @property
+    def unlimited(self) -> dict[str, str]:
+        """Options that lift every limit of the training's own file."""
+        return self.training.without_file_budget() | {"stop_at_return": "none"}
+
     def num_envs(self, count: int) -> int:
         """Over all ranks or workers."""
         return self.base.num_envs * (max(count, 1) if self.weak else 1)

@@ -11,11 +11,10 @@ import numpy as np
 
 from .metrics import PHASES
 from .plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
-from .scale_summary import Spread, SummaryRow
+from .scale_report import Spread, SummaryRow
 
 WIDTH = 0.7
 OURS, CEILING, IDEAL = "#0072B2", "#D55E00", "#7F7F7F"
-Panel = Callable[[Any, list[SummaryRow]], None]
 
 
 def draw(rows: list[SummaryRow], kind: str, title: str, note: str, path: Path) -> None:
@@ -23,10 +22,10 @@ def draw(rows: list[SummaryRow], kind: str, title: str, note: str, path: Path) -
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    panels: list[Panel] = [_throughput, _speedup, _efficiency, _phases]
+    panels: list[Callable[[Any, list[SummaryRow]], None]]
+    panels = [_throughput, _speedup, _efficiency, _phases]
     if any(row.reached for row in rows):
-        panels[2:2] = [_time_to_score]
-        panels.append(_memory)
+        panels = [_throughput, _speedup, _time_to_score, _efficiency, _phases, _memory]
     with mpl.rc_context(STYLE):
         across = len(panels) // 2
         figure = Figure(figsize=(5.2 * across, 8.4), dpi=130, layout="constrained")
@@ -35,14 +34,10 @@ def draw(rows: list[SummaryRow], kind: str, title: str, note: str, path: Path) -
         for axes, panel in zip(figure.subplots(2, across).flat, panels, strict=True):
             panel(axes, rows)
             axes.grid(axis="y")
-            axes.set_xticks(range(len(rows)), [_label(row.count) for row in rows])
+            axes.set_xticks(range(len(rows)), [str(row.count or "none") for row in rows])
             axes.set_xlim(-0.6, len(rows) - 0.4)
             axes.set_xlabel(kind)
         figure.savefig(path)
-
-
-def _label(count: int) -> str:
-    return str(count) if count else "none"
 
 
 def _throughput(axes: Any, rows: list[SummaryRow]) -> None:
@@ -50,17 +45,14 @@ def _throughput(axes: Any, rows: list[SummaryRow]) -> None:
     axes.set(title="Throughput", ylabel="thousand steps/s")
 
 
-def _speedup(axes: Any, rows: list[SummaryRow]) -> None:
-    places, speedups = range(len(rows)), [row.speedup for row in rows]
-    axes.plot(places, [row.ideal for row in rows], "--", color=IDEAL, label="ideal")
-    ceilings = [row.ceiling for row in rows]
-    axes.fill_between(places, *_ends(ceilings), color=CEILING, alpha=0.15, linewidth=0)
-    _line(axes, ceilings, "the machine's ceiling: independent runs", CEILING, "s-", (-8, 6))
-    _line(axes, speedups, "measured", OURS, "o-", (8, -14))
-    _whiskers(axes, speedups, OURS)
-    axes.set(title="Speed-up", ylabel="× the smallest count's steps/s")
-    axes.set_ylim(0, 1.35 * max(x for row in rows for x in (row.ideal, row.speedup.mean or 0)))
-    axes.legend(loc="upper left")
+def _time_to_score(axes: Any, rows: list[SummaryRow]) -> None:
+    _bars(axes, [row.time_to_score for row in rows], "{:.1f} s")
+    axes.set(title="Time to score", ylabel="seconds of training")
+
+
+def _memory(axes: Any, rows: list[SummaryRow]) -> None:
+    _bars(axes, [Spread(row.memory_mb) for row in rows], "{:,.0f}")
+    axes.set(title="Memory", ylabel="MB, all processes")
 
 
 def _efficiency(axes: Any, rows: list[SummaryRow]) -> None:
@@ -74,29 +66,29 @@ def _efficiency(axes: Any, rows: list[SummaryRow]) -> None:
     axes.legend(loc="upper right", ncols=2)
 
 
-def _time_to_score(axes: Any, rows: list[SummaryRow]) -> None:
-    _bars(axes, [row.time_to_score for row in rows], "{:.1f} s")
-    axes.set(title="Time to score", ylabel="seconds of training")
-
-
-def _memory(axes: Any, rows: list[SummaryRow]) -> None:
-    _bars(axes, [Spread(row.memory_mb) for row in rows], "{:,.0f}")
-    axes.set(title="Memory", ylabel="MB, all processes")
+def _speedup(axes: Any, rows: list[SummaryRow]) -> None:
+    places, ceilings = range(len(rows)), [row.ceiling for row in rows]
+    axes.plot(places, [row.ideal for row in rows], "--", color=IDEAL, label="ideal")
+    axes.fill_between(places, *_ends(ceilings), color=CEILING, alpha=0.15, linewidth=0)
+    _line(axes, ceilings, "the machine's ceiling: independent runs", CEILING, "s-", (-8, 6))
+    _line(axes, [row.speedup for row in rows], "measured", OURS, "o-", (8, -14))
+    _whiskers(axes, [row.speedup for row in rows], OURS)
+    axes.set(title="Speed-up", ylabel="× the smallest count's steps/s")
+    axes.set_ylim(0, 1.35 * max(x for row in rows for x in (row.ideal, row.speedup.mean or 0)))
+    axes.legend(loc="upper left")
 
 
 def _phases(axes: Any, rows: list[SummaryRow]) -> None:
-    bottom = [0.0] * len(rows)
+    bottom = np.zeros(len(rows))
     for phase in PHASES:
-        heights = [100 * row.shares[phase] for row in rows]
+        heights = np.array([100 * row.shares[phase] for row in rows])
         if max(heights) < 0.5:
             continue
         color, label = PHASE_COLOURS[phase], PHASE_NAMES[phase]
-        axes.bar(range(len(rows)), heights, WIDTH, bottom, color=color, label=label)
-        for place, height in enumerate(heights):
-            if height >= 5:
-                middle = bottom[place] + height / 2
-                axes.text(place, middle, f"{height:.0f} %", ha="center", va="center", fontsize=9)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        bars = axes.bar(range(len(rows)), heights, WIDTH, bottom, color=color, label=label)
+        texts = [f"{height:.0f} %" if height >= 5 else "" for height in heights]
+        axes.bar_label(bars, texts, label_type="center", fontsize=9)
+        bottom += heights
     axes.set(title="Where an iteration's time goes", ylabel="share, %", ylim=(0, 128))
     axes.set_yticks(range(0, 101, 20))
     axes.legend(loc="upper center", ncols=2, columnspacing=1.2, handlelength=1.2)

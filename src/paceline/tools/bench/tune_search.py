@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -23,7 +22,7 @@ from ...run.choices import choose
 from ...run.topology import topology_of
 from ..check.player import random_actions
 from .metrics import Lines, measure, read_metrics
-from .runs import Cell, RunFailed, run_cell
+from .runs import Cell, RunFailed, scratch_runs
 from .tune_model import Burst, Constants, Shape, fit
 from .tune_plan import TunePlan
 from .tune_space import candidates, shortlist, simplest
@@ -51,12 +50,12 @@ class NothingMeasured(PacelineError):
     exit_code = 3
 
 
-def run_burst(options: Mapping[str, str], shape: Shape, folder: Path) -> Burst:
+def run_burst(options: Mapping[str, str], shape: Shape, parent: Path) -> Burst:
     """Train with these options to the end of their duration."""
     began = time.monotonic()
-    run_cell(Cell(name=str(shape), options=options, folder=folder))
-    overhead = time.monotonic() - began - float(options["duration"].removesuffix("s"))
-    return replace(burst_from(read_metrics(folder), shape), overhead=max(0.0, overhead))
+    with scratch_runs(Cell(name=str(shape), options=options, folder=parent / "run")) as (folder,):
+        overhead = time.monotonic() - began - float(options["duration"].removesuffix("s"))
+        return replace(burst_from(read_metrics(folder), shape), overhead=max(0.0, overhead))
 
 
 def burst_from(lines: Lines, shape: Shape) -> Burst:
@@ -130,16 +129,15 @@ class BurstRunner:
         """One more burst of this shape; None if it fails, which is noted in `failed`."""
         if shape in self.failed:
             return None
-        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            try:
-                options = self._plan.options(shape, self.compiled, seconds or self.seconds)
-                found = run_burst(options, shape, Path(folder) / "run")
-            except RunFailed as error:
-                if not self.bursts:
-                    raise  # the simplest shape of all: there is nothing to search
-                self.failed[shape] = error.reason
-                print(f"{shape!s:<44} failed: {error.reason}", flush=True)
-                return None
+        try:
+            options = self._plan.options(shape, self.compiled, seconds or self.seconds)
+            found = run_burst(options, shape, self._scratch)
+        except RunFailed as error:
+            if not self.bursts:
+                raise  # the simplest shape of all: there is nothing to search
+            self.failed[shape] = error.reason
+            print(f"{shape!s:<44} failed: {error.reason}", flush=True)
+            return None
         self.bursts.setdefault(shape, []).append(found)
         left = f"{clock(max(0.0, self.left))} left" if math.isfinite(self.left) else ""
         print(f"{shape!s:<44} {found.fps:>10,.0f} steps/s  {left}".rstrip(), flush=True)
