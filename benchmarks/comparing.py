@@ -67,9 +67,10 @@ def draw(configs: list[list[Config]], seed: int, more: float) -> dict[str, bool]
     ]
     made = compare(given)
     (pair,) = made.pairs
-    sign = 1 if pair.b == 1 else -1  # the difference is that of the better one
-    assert pair.low is not None and pair.high is not None
-    return {"clear": pair.clear, "covers": pair.low <= sign * more <= pair.high}
+    sign = 1 if pair.better.key == 1 else -1  # the difference is that of the better one
+    low, high = pair.difference.low, pair.difference.high
+    assert low is not None and high is not None
+    return {"clear": pair.clear, "covers": low <= sign * more <= high}
 
 
 def draws() -> dict[str, Any]:

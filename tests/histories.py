@@ -10,6 +10,14 @@ import yaml
 
 from paceline import Config
 
+FACTS = {
+    "versions": {"paceline": "0.1.0"},
+    "cpu": "a CPU",
+    "cpus": 2,
+    "platform": "a system",
+    "startup": {"seconds": 2.0, "compile_seconds": 0.5},
+    "choices": {"threads": 1, "compiled": False, "device": "cpu"},
+}
 PHASES = {"t_rollout": 0.4, "t_wait": 0.1, "t_learn": 0.5, "t_sync": 0.0, "t_other": 0.1}
 
 
@@ -32,15 +40,7 @@ def write_run(
         options.setdefault("total_steps", lines * steps_each)
     config = Config(**options)
     (folder / "config.yaml").write_text(yaml.safe_dump(config.as_dict(), sort_keys=False))
-    made = {
-        "versions": {"paceline": "0.1.0"},
-        "cpu": "a CPU",
-        "cpus": 2,
-        "platform": "a system",
-        "startup": {"seconds": 2.0, "compile_seconds": 0.5},
-        "choices": {"threads": 1, "compiled": False, "device": "cpu"},
-    }
-    (folder / "run.json").write_text(json.dumps(made | (facts or {})))
+    (folder / "run.json").write_text(json.dumps(FACTS | (facts or {})))
     with (folder / "metrics.jsonl").open("w") as file:
         for k, value in enumerate(np.asarray(returns, float), 1):
             line = {
@@ -64,7 +64,6 @@ def write_run(
             "checkpoint": f"checkpoints/{lines:08d}",
             "sampled": False,
         }
-        text["env_id"] = config.env_name
         (folder / "eval.json").write_text(json.dumps(text))
     return folder
 

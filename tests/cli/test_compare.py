@@ -299,7 +299,7 @@ def test_at_a_time_or_a_number_of_steps_the_curves_count_up_to_there(compare, sh
     write_run(shell.folder / "h" / "a", [1.0] * 5 + [900.0] * 5, lr=0.1)
     write_run(shell.folder / "h" / "b", [2.0] * 5 + [800.0] * 5, lr=0.2)
     assert compare("h").out.splitlines()[3].startswith("lr 0.1 scored best: 900")
-    for at, text in (("5s", "5 s"), ("5k", "5,000 steps"), ("0.08m", "0.08 min")):
+    for at, text in (("5s", "5 s"), ("5k", "5,000 steps"), ("0.08m", "4.8 s")):
         said = compare("h", "--at", at, to=f"at-{at}").out.splitlines()[3]
         assert said == f"lr 0.2 scored best: 2 after {text}."
 

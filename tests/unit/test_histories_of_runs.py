@@ -371,7 +371,7 @@ def made(folder, *runs, by=None):
         path = write_run(Path(folder) / f"run-{k}", [1.0, 2.0], **options)
         given.append((path, read_run(path)))
     comparable([run for _, run in given], anywhere=False)
-    return {group.name: len(group.runs) for group in grouped(given, by)}
+    return {name: len(runs) for name, runs in grouped(given, by).items()}
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_group(tmp_path):
@@ -439,7 +439,7 @@ def test_by_folder_groups_by_the_paths_as_they_were_named(tmp_path):
             run = write_run(tmp_path / name / str(seed), [1.0], seed=seed)
             given.append((tmp_path / name, read_run(run)))
     found = grouped(given, ["folder"])
-    assert [(group.name, len(group.runs)) for group in found] == [
+    assert [(name, len(runs)) for name, runs in found.items()] == [
         (str(tmp_path / "old"), 3),
         (str(tmp_path / "new"), 3),
     ]
@@ -463,7 +463,7 @@ def test_by_something_that_is_no_option_is_refused_with_a_whole_sentence(tmp_pat
         ({"total_steps": 2000}, {"total_steps": 2001}, ("2,000 steps", "2,001 steps")),
         ({"total_steps": 2000}, {"duration": "2s"}, ("2,000 steps", "2 s")),
         ({"duration": "2s"}, {"duration": "1m"}, ("2 s", "60 s")),
-        ({}, {"stop_at_return": 100.0}, ("stop",)),
+        ({}, {"stop_at_return": 100.0}, ("return of 100",)),
     ],
 )
 def test_other_environments_and_other_budgets_are_refused_and_named(tmp_path, ours, theirs, words):

@@ -20,8 +20,9 @@ from ...storage.lock import locked
 from .arguments import contents
 from .bench_plan import MODES, PLAN, BenchPlan, parse_bench, remembered, variant_folder
 from .compare.command import compare
+from .compare.comparison import Missing
 from .compare.history import History, read_run
-from .compare.report import Missing, write
+from .compare.report import write
 from .runs import Cell, RunFailed, interrupt_on_signals, log_of, run_cell
 
 USAGE = """\

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
+from ..metrics import PHASES
 from ..plotting import looks
-from .groups import Group
+from .groups import Groups, way_of
 from .history import History
-from .statistics import (
-    Array,
-    Estimate,
-    aggregate,
-    bootstrap,
-    difference,
-    holm,
-    improvement,
-    improvement_interval,
-    iqm,
-)
+from .statistics import Array, Estimate, aggregate, bootstrap, difference, holm, improvement, iqm
 
 POINTS = 160
 """Of a curve."""
@@ -51,6 +41,8 @@ class Point:
 
 @dataclass(frozen=True)
 class RunRow:
+    """A row of comparison_runs.csv."""
+
     name: str
     group: str
     seed: int
@@ -67,23 +59,26 @@ class RunRow:
     """of its last report"""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Curve:
-    """Interquartile mean over runs, as far as all of them have come."""
+    """Interquartile mean over runs and its interval, as far as all of them have come.
 
-    x: list[float]
-    y: list[float | None]
-    low: list[float | None]
-    high: list[float | None]
+    The ends of the interval are NaN where there are too few runs for one.
+    """
+
+    x: Array
+    y: Array
+    low: Array
+    high: Array
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class GroupRow:
+    """A row of comparison.csv, and what is drawn of it."""
+
     name: str
     algo: str
     way: str
-    colour: str
-    dash: int
     count: int
     """runs that are counted"""
     score: Estimate
@@ -96,21 +91,25 @@ class GroupRow:
     cpu_percent: float | None
     startup: float | None
     phases: dict[str, float]
+    """shares of the time; empty where they are not known"""
     curves: dict[str, Curve]
+    """over time and over steps"""
     runs: list[RunRow]
-    scores: dict[int, list[float]] = field(repr=False)
+    scores: dict[int, list[float]]
     """of the counted runs, by seed"""
+    key: int = 0
+    """place among the groups"""
+    colour: str = ""
+    dash: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two groups; the runs of `b` are mostly the better ones."""
+    """Two groups; the runs of `better` are mostly the better ones."""
 
-    a: int
-    b: int
-    difference: float
-    low: float | None
-    high: float | None
+    better: GroupRow
+    worse: GroupRow
+    difference: Estimate
     p: float
     p_adjusted: float
     improvement: Estimate
@@ -122,39 +121,59 @@ class Pair:
         return self.p_adjusted < 0.05
 
 
-def rows_of(groups: list[Group], point: Point, target: float | None) -> list[GroupRow]:
+@dataclass(frozen=True)
+class Missing:
+    """A group that has no runs, and why."""
+
+    name: str
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Everything that is written."""
+
+    title: str
+    subtitle: str
+    verdict: list[str]
+    notes: list[str]
+    failed: list[Missing]
+    point: Point
+    target: float | None
+    target_source: str
+    rows: list[GroupRow]
+    pairs: list[Pair]
+    varied: dict[str, list[str]]
+    machine: dict[str, str]
+
+
+def rows_of(groups: Groups, point: Point, target: float | None) -> list[GroupRow]:
     """What there is to say of each group."""
-    grids = {
-        axis: _grid([run for group in groups for run in group.runs], axis, point)
-        for axis in ("time", "steps")
-    }
-    seen = looks([(group.algo, group.way) for group in groups])
+    every = [run for runs in groups.values() for run in runs]
+    grids = {axis: _grid(every, axis, point) for axis in ("time", "steps")}
+    rows = [_row(name, runs, point, target, grids) for name, runs in groups.items()]
+    seen = looks([(row.algo, row.way) for row in rows])
     return [
-        _row(group, point, target, grids, look) for group, look in zip(groups, seen, strict=True)
+        replace(row, key=key, colour=colour, dash=dash)
+        for key, (row, (colour, dash)) in enumerate(zip(rows, seen, strict=True))
     ]
 
 
 def _row(
-    group: Group,
-    point: Point,
-    target: float | None,
-    grids: dict[str, Array],
-    look: tuple[str, int],
+    name: str, runs: list[History], point: Point, target: float | None, grids: dict[str, Array]
 ) -> GroupRow:
-    rows = [_run(run, group.name, point, target) for run in group.runs]
-    kept = [run for run in group.runs if point.counts(run)]
+    rows = [_run(run, name, point, target) for run in runs]
     counted = [row for row in rows if row.counted]
+    kept = [run for run in runs if point.counts(run)]
     scores: dict[int, list[float]] = {}
     for row in counted:
         if row.score is not None:
             scores.setdefault(row.seed, []).append(row.score)
     shares = [run.shares for run in kept if run.shares]
     return GroupRow(
-        name=group.name,
-        algo=group.algo,
-        way=group.way,
-        colour=look[0],
-        dash=look[1],
+        name=name,
+        algo=" ".join(sorted({run.config.algo_name for run in runs})),
+        way=" ".join(sorted({way_of(run.config) for run in runs})),
         count=len(counted),
         score=aggregate([row.score for row in counted]),
         evaluation=aggregate([row.evaluation for row in counted]),
@@ -162,13 +181,11 @@ def _row(
         time_to=_to_target([row.time_to for row in counted]),
         steps_to=_to_target([row.steps_to for row in counted]),
         reached=sum(row.time_to is not None for row in counted),
-        memory_mb=_peak(kept, "memory_mb"),
-        cpu_percent=_average(kept, "cpu_percent"),
-        startup=_mean([run.startup for run in kept if run.startup is not None]),
-        phases={name: float(np.mean([s[name] for s in shares])) for name in shares[0]}
-        if shares
-        else {},
-        curves={axis: _curve(kept or list(group.runs), axis, grid) for axis, grid in grids.items()},
+        memory_mb=_mean([run.over("memory_mb", np.max) for run in kept]),
+        cpu_percent=_mean([run.over("cpu_percent", np.mean) for run in kept]),
+        startup=_mean([run.startup for run in kept]),
+        phases={p: float(np.mean([own[p] for own in shares])) for p in PHASES if shares},
+        curves={axis: _curve(kept or runs, axis, grid) for axis, grid in grids.items()},
         runs=rows,
         scores=scores,
     )
@@ -203,20 +220,9 @@ def _to_target(values: list[float | None]) -> Estimate:
     return Estimate(middle if math.isfinite(middle) else None)
 
 
-def _peak(runs: list[History], name: str) -> float | None:
-    return _mean([float(np.nanmax(c)) for c in (r.columns[name] for r in runs) if _known(c)])
-
-
-def _average(runs: list[History], name: str) -> float | None:
-    return _mean([float(np.nanmean(c)) for c in (r.columns[name] for r in runs) if _known(c)])
-
-
-def _known(column: Array) -> bool:
-    return bool(np.isfinite(column).any())
-
-
-def _mean(values: list[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _grid(runs: list[History], axis: str, point: Point) -> Array:
@@ -231,58 +237,56 @@ def _curve(runs: list[History], axis: str, grid: Array) -> Curve:
     here = np.isfinite(values).all(0)
     x, values = grid[here], values[:, here]
     if not len(x):
-        return Curve(x=[], y=[], low=[], high=[])
+        return Curve(x, x, x, x)
     ends = np.full((2, len(x)), math.nan)
     if len(runs) >= 3:
         ends = np.array([bootstrap(column, resamples=BAND_RESAMPLES) for column in values.T]).T
-    return Curve(x=_plain(x), y=_plain(iqm(values, 0)), low=_plain(ends[0]), high=_plain(ends[1]))
-
-
-def _plain(values: Array) -> list[Any]:
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+    return Curve(x, iqm(values, 0), *ends)
 
 
 def pairs_of(rows: list[GroupRow]) -> list[Pair]:
     """Every two groups that have scores, compared; adjusted for how many pairs there are."""
-    scored = [k for k, row in enumerate(rows) if row.scores]
-    found, ordered = [], []
-    for a, b in combinations(scored, 2):
-        each = difference(rows[a].scores, rows[b].scores)
-        if each.value < 0:
-            a, b, each = b, a, difference(rows[b].scores, rows[a].scores)
-        ordered.append((a, b))
-        found.append(each)
-    adjusted = holm([each.p_means for each in found])
-    made = zip(ordered, found, adjusted, strict=True)
+    found = []
+    for worse, better in combinations([row for row in rows if row.scores], 2):
+        each = difference(worse.scores, better.scores)
+        if (each.value or 0.0) < 0:
+            worse, better = better, worse
+            each = difference(worse.scores, better.scores)
+        found.append((better, worse, each))
+    adjusted = holm([each.p_means for _, _, each in found])
     return [
         Pair(
-            a=a,
-            b=b,
-            difference=each.value,
-            low=each.low,
-            high=each.high,
+            better=better,
+            worse=worse,
+            difference=each,
             p=max(each.p_ranks, each.p_means),
-            p_adjusted=max(each.p_ranks, p),
-            improvement=_improvement(rows[a], rows[b]),
+            p_adjusted=max(each.p_ranks, p_means),
+            improvement=improvement(_all(better.scores), _all(worse.scores)),
             pairing="paired by seed" if each.paired else "unpaired",
         )
-        for (a, b), each, p in made
+        for (better, worse, each), p_means in zip(found, adjusted, strict=True)
     ]
 
 
-def _score(row: GroupRow) -> float:
-    return -math.inf if row.score.value is None else row.score.value
+def _all(scores: dict[int, list[float]]) -> list[float]:
+    return [score for runs in scores.values() for score in runs]
 
 
-def _improvement(a: GroupRow, b: GroupRow) -> Estimate:
-    ours, theirs = ([s for runs in row.scores.values() for s in runs] for row in (b, a))
-    value = improvement(ours, theirs)
-    if min(len(ours), len(theirs)) < 3:
-        return Estimate(value)
-    return Estimate(value, *improvement_interval(ours, theirs))
+def ranked(rows: list[GroupRow]) -> list[GroupRow]:
+    """Best first; those without a score last."""
+    return sorted(
+        rows, key=lambda row: (row.score.value is None, -(row.score.value or 0.0), row.name)
+    )
 
 
-def best_of(rows: list[GroupRow]) -> int | None:
+def best_of(rows: list[GroupRow]) -> GroupRow | None:
     """The group with the highest score, if any has one."""
-    scored = [k for k, row in enumerate(rows) if row.score.value is not None]
-    return max(scored, key=lambda k: _score(rows[k]), default=None)
+    scored = [row for row in rows if row.score.value is not None]
+    return max(scored, key=lambda row: row.score.value or 0.0, default=None)
+
+
+def shown_pairs(rows: list[GroupRow], pairs: list[Pair], most: int = 6) -> list[Pair]:
+    """All of them, or where they are many those with the best group."""
+    best = best_of(rows)
+    few = len(pairs) <= most
+    return pairs if few else [pair for pair in pairs if best in (pair.better, pair.worse)]

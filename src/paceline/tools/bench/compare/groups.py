@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....config.schema import BUDGETS, Config
-from ....config.text import printable
-from ....config.values import seconds
+from ....config.schema import Config
+from ....config.text import did_you_mean, printable, several
 from ....errors import BadInput
+from ....run.budget import Budget
 from ....run.directory import CHANGEABLE
+from .format import duration
 from .history import History
 
 MATTERS = {"pin", "eval_every"}
@@ -24,17 +23,8 @@ WAY = {"algo", "num_workers", "num_envs_per_worker", "ranks"}
 """What the name of a way of running says already."""
 FOLDER = "folder"
 """For --by: every path on the command line is a group."""
-SEQUENTIAL = "sequential"
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that are repeats of each other."""
-
-    name: str
-    algo: str
-    way: str
-    runs: tuple[History, ...]
+Groups = dict[str, list[History]]
+"""Runs that are repeats of each other, by the name of their group."""
 
 
 def comparable(runs: list[History], anywhere: bool) -> None:
@@ -51,12 +41,12 @@ def comparable(runs: list[History], anywhere: bool) -> None:
                     f"{name} is {ours[name]} in {first.path} and {theirs[name]} in {run.path}: "
                     "their returns mean different things; compare runs of one environment"
                 )
-        ours, theirs = _budget(first.config), _budget(run.config)
-        if ours != theirs and not anywhere:
+        budget, other = Budget.of(first.config), Budget.of(run.config)
+        if budget != other and not anywhere:
             raise BadInput(
-                f"{first.path} had {_told(ours)} and {run.path} {_told(theirs)}: a longer run is "
-                "not a better one; compare runs with the same budget, or at a time or a number of "
-                "steps that all have come to, with --at"
+                f"{first.path} had {budget_text(budget)} and {run.path} {budget_text(other)}: a "
+                "longer run is not a better one; compare runs with the same budget, or at a time "
+                "or a number of steps that all have come to, with --at"
             )
 
 
@@ -66,46 +56,35 @@ def _world(run: History) -> dict[str, Any]:
     }
 
 
-def _budget(config: Config) -> dict[str, Any]:
-    limit = seconds(config.duration) if config.duration else None
-    values = {name: getattr(config, name) for name in (*BUDGETS, "stop_at_return")}
-    return values | {"duration": limit}
+def budget_text(budget: Budget) -> str:
+    """30 min or 50,000 steps or a return of 475"""
+    said = [duration(budget.seconds)] if budget.seconds else []
+    said += [f"{budget.steps:,} steps"] if budget.steps else []
+    said += [f"{budget.iters:,} iterations"] if budget.iters else []
+    said += [] if budget.score is None else [f"a return of {budget.score:g}"]
+    return " or ".join(said)
 
 
-def _told(budget: dict[str, Any]) -> str:
-    units = {"total_steps": "{:,} steps", "total_iters": "{:,} iterations", "duration": "{:g} s"}
-    said = [form.format(budget[name]) for name, form in units.items() if budget[name] is not None]
-    if budget["stop_at_return"] is not None:
-        said.append(f"a return of {budget['stop_at_return']:g} to stop at")
-    return " and ".join(said)
-
-
-def grouped(given: list[tuple[Path, History]], by: list[str] | None) -> list[Group]:
+def grouped(given: list[tuple[Path, History]], by: list[str] | None) -> Groups:
     """Groups in the order in which they were named; `given` says by which path each run was."""
     runs = [run for _, run in given]
     if by == [FOLDER]:
-        places = list(dict.fromkeys(path for path, _ in given))
-        return [
-            _group(printable(str(p)), [run for path, run in given if path == p]) for p in places
-        ]
-    names = _checked(by, runs[0]) if by else None
-    labels = [" · ".join(_named(run, names)) for run in runs] if names else _found(runs)
-    return [_group(label, _alike(runs, labels, label)) for label in dict.fromkeys(labels)]
-
-
-def _group(name: str, runs: list[History]) -> Group:
-    ways, algos = {way_of(run.config) for run in runs}, {run.config.algo_name for run in runs}
-    return Group(name, " ".join(sorted(algos)), " ".join(sorted(ways)), tuple(runs))
+        labels = [printable(str(path)) for path, _ in given]
+    elif by:
+        names = _checked(by, runs[0])
+        labels = [" · ".join(_named(run, names)) for run in runs]
+    else:
+        labels = _found(runs)
+    return {label: _alike(runs, labels, label) for label in dict.fromkeys(labels)}
 
 
 def _checked(by: list[str], run: History) -> list[str]:
     for name in by:
         if name not in run.values:
-            near = difflib.get_close_matches(name, run.values, n=1, cutoff=0.6)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            hint = did_you_mean(name, run.values, 0.6)
             raise BadInput(
-                f"--by {name}: there is no such option{hint}; write options of train, such as "
-                f"--by algo,lr, or --by {FOLDER} alone to compare the paths as they were given"
+                f"--by {name}: there is no such option{hint} (write options of train, such as --by "
+                f"algo,lr, or --by {FOLDER} alone to compare the paths as they were given)"
             )
     return by
 
@@ -153,13 +132,8 @@ def shown(value: Any) -> str:
 
 def way_of(config: Config) -> str:
     """How it was run: sequential, 2 workers, 2 ranks, 2 ranks × 4 workers, 2 learners."""
-
-    def counted(number: int, what: str) -> str:
-        return f"{number} {what}{'s' if number > 1 else ''}"
-
     if config.entry("sync").watcher:
-        return counted(config.learners, "learner")
-    parts = [counted(config.ranks, "rank")] if config.ranks > 1 else []
-    if config.workers:
-        parts.append(counted(config.workers, "worker"))
-    return " × ".join(parts) or SEQUENTIAL
+        return several(config.learners, "learner")
+    parts = [several(config.ranks, "rank")] if config.ranks > 1 else []
+    parts += [several(config.workers, "worker")] if config.workers else []
+    return " × ".join(parts) or "sequential"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,15 +22,13 @@ from ....run.budget import RECENT, Budget, Progress
 from ....run.directory import CONFIG, EVALUATION, METRICS, RUN
 from ....run.saved import plain_config, refuse_irregular
 from ....storage import checkpoint
-from ....storage.files import read_lines, read_plain
+from ....storage.files import open_plain, read_lines, read_plain
 from ....storage.lock import LOCK
 from ..metrics import PHASES
 from .statistics import Array
 
-FIELDS = (
-    *("time", "iter", "steps", "episodes", "episode_return", "memory_mb", "cpu_percent"),
-    *(f"t_{phase}" for phase in PHASES),
-)
+COUNTED = ("time", "iter", "steps", "episodes", "episode_return", "memory_mb", "cpu_percent")
+FIELDS = COUNTED + tuple(f"t_{phase}" for phase in PHASES)
 """Of metrics.jsonl, what a comparison reads."""
 MOST_BYTES = 2**30
 """Size of the largest metrics.jsonl that is read."""
@@ -65,8 +63,12 @@ class History:
         return self.config.seed
 
     def last(self, name: str) -> float:
-        found = self.columns[name]
-        return float(np.nan_to_num(found[-1])) if len(found) else 0.0
+        return _last(self.columns[name])
+
+    def over(self, name: str, reduce: Callable[[Array], Any]) -> float | None:
+        """A column reduced to one number, of those that are known."""
+        known = self.columns[name][np.isfinite(self.columns[name])]
+        return float(reduce(known)) if len(known) else None
 
     @property
     def _ended(self) -> Array:
@@ -121,10 +123,17 @@ class History:
     @property
     def startup(self) -> float | None:
         """Seconds before the first step."""
-        found = self.facts.get("startup")
-        seconds = found.get("seconds") if isinstance(found, dict) else None
-        known = _number(seconds)
-        return float(known) if math.isfinite(known) else None
+        seconds = _number(self.part("startup").get("seconds"))
+        return float(seconds) if math.isfinite(seconds) else None
+
+    def part(self, name: str) -> dict[str, Any]:
+        """A table of run.json, which may hold anything."""
+        found = self.facts.get(name)
+        return found if isinstance(found, dict) else {}
+
+
+def _last(column: Array) -> float:
+    return float(np.nan_to_num(column[-1])) if len(column) else 0.0
 
 
 def _rounded(values: Array) -> Array:
@@ -207,11 +216,9 @@ def _number(value: Any) -> float:
 
 
 def _state(path: Path, config: Config, columns: dict[str, Array]) -> str:
-    last = {
-        name: np.nan_to_num(column[-1]) if len(column) else 0.0 for name, column in columns.items()
-    }
-    progress = Progress(int(last["iter"]), int(last["steps"]), float(last["time"]))
-    progress.recent = deque(_recent(path), maxlen=RECENT)
+    iters, steps, seconds = (_last(columns[name]) for name in ("iter", "steps", "time"))
+    recent = deque(_recent(path), maxlen=RECENT)
+    progress = Progress(int(iters), int(steps), seconds, recent)
     if Budget.of(config).fraction(progress) >= 1.0:
         return "done"
     return "still going" if _locked(path / LOCK) else "cut short"
@@ -220,17 +227,12 @@ def _state(path: Path, config: Config, columns: dict[str, Array]) -> str:
 def _locked(path: Path) -> bool:
     """Whether a process is writing this run."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with open_plain(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         pass
-    finally:
-        os.close(handle)
     return False
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
+
 from ..metrics import PHASES
 from ..plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
-from .comparison import GroupRow
-from .statistics import Estimate
-from .text import number, ranked
+from .comparison import Comparison, GroupRow, ranked
+from .format import number, short
 
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.")
 MOST_BARS = 16
@@ -17,22 +18,24 @@ MOST_BARS = 16
 LONGEST_NAME = 34
 
 
-def draw(rows: list[GroupRow], target: float | None, title: str, note: str) -> bytes:
+def draw(made: Comparison) -> bytes:
     """Four panels, as a PNG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    rows = made.rows
     bars = [row for row in ranked(rows) if row.fps.value is not None][:MOST_BARS]
     lower = max(2.6, 0.38 * len(bars) + 1.4)
     legend = 0.28 * -(-min(len(rows), MOST_BARS) // 4) + 0.2
     with mpl.rc_context(STYLE):
         size = (12.5, 4.4 + lower + legend + 0.9)
         figure = Figure(figsize=size, dpi=120, layout="constrained")
-        figure.suptitle(f"{_plain(title)}\n", fontsize=14, fontweight="bold")
-        figure.text(0.5, 1 - 0.55 / size[1], _plain(note), ha="center", fontsize=9.5, color="#555")
+        figure.suptitle(f"{_plain(made.title)}\n", fontsize=14, fontweight="bold")
+        look: Any = {"ha": "center", "fontsize": 9.5, "color": "#555"}
+        figure.text(0.5, 1 - 0.55 / size[1], _plain(made.subtitle), **look)
         axes = figure.subplots(2, 2, gridspec_kw={"height_ratios": [4.4, lower]})
-        _curves(axes[0][0], rows, "time", target)
-        _curves(axes[0][1], rows, "steps", target)
+        _curves(axes[0][0], rows, "time", made.target)
+        _curves(axes[0][1], rows, "steps", made.target)
         _throughput(axes[1][0], bars)
         _phases(axes[1][1], bars)
         names = [_name(row) for row in rows[:MOST_BARS]]
@@ -57,43 +60,31 @@ def _curves(axes: Any, rows: list[GroupRow], axis: str, target: float | None) ->
         curve = row.curves[axis]
         look = {"color": row.colour, "linestyle": LINES[row.dash], "linewidth": 1.8}
         axes.plot(curve.x, curve.y, **look)
-        if curve.low and curve.low[0] is not None:
+        if np.isfinite(curve.low).any():
             axes.fill_between(curve.x, curve.low, curve.high, color=row.colour, alpha=0.14, lw=0)
     if target is not None:
         axes.axhline(target, color="#999999", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
     over = "wall-clock" if axis == "time" else "environment steps"
     label = "seconds since the first step" if axis == "time" else "environment steps"
     axes.set(title=f"Return over {over}", xlabel=label, ylabel="mean return, last 100 episodes")
-    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.set_xlim(left=0)
     axes.grid()
-
-
-def _short(value: float) -> str:
-    """1.5M, 200k, 30"""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
 
 
 def _throughput(axes: Any, rows: list[GroupRow]) -> None:
     places = range(len(rows))
     axes.barh(places, [row.fps.value for row in rows], 0.7, color=[row.colour for row in rows])
-    _whiskers(axes, [row.fps for row in rows])
-    top = max((row.fps.high or row.fps.value or 0.0 for row in rows), default=0.0)
+    ends = [row.fps.high or row.fps.value or 0.0 for row in rows]
+    top = max(ends, default=0.0)
     for place, row in enumerate(rows):
-        end = row.fps.high or row.fps.value or 0.0
-        axes.text(end + 0.015 * top, place, number(row.fps.value), va="center", fontsize=9)
+        if row.fps.low is not None:
+            whisker = [row.fps.low, row.fps.high]
+            axes.plot(whisker, [place, place], color="#333333", linewidth=1.4)
+        axes.text(ends[place] + 0.015 * top, place, number(row.fps.value), va="center", fontsize=9)
     axes.set(title="Throughput", xlabel="steps per second", xlim=(0, 1.16 * top or 1.0))
-    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
     _named(axes, rows)
-
-
-def _whiskers(axes: Any, estimates: list[Estimate]) -> None:
-    for place, each in enumerate(estimates):
-        if each.low is not None:
-            axes.plot([each.low, each.high], [place, place], color="#333333", linewidth=1.4)
 
 
 def _phases(axes: Any, rows: list[GroupRow]) -> None:

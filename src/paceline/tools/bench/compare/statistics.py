@@ -34,8 +34,8 @@ class Estimate:
 
 def iqm(scores: Any, axis: int | None = None) -> Any:
     """Mean of the middle half: a quarter of the scores, rounded down, is left out on each side."""
-    scores = np.sort(np.asarray(scores, float), axis=axis if axis is not None else None)
-    axis = 0 if axis is None else axis
+    scores = np.sort(np.asarray(scores, float), axis=axis)
+    axis = axis or 0  # without an axis np.sort has made one
     cut = scores.shape[axis] // 4
     middle = np.take(scores, range(cut, scores.shape[axis] - cut), axis)
     return middle.mean(axis)
@@ -72,41 +72,38 @@ def aggregate(scores: Any) -> Estimate:
     return Estimate(value, *bootstrap(scores)) if len(scores) >= 3 else Estimate(value)
 
 
-def improvement(better: Any, than: Any) -> float:
-    """Probability that a run of the first is better than one of the second; a tie counts half."""
-    difference = np.subtract.outer(np.asarray(better, float), np.asarray(than, float))
-    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+def improvement(better: Any, than: Any, resamples: int = RESAMPLES) -> Estimate:
+    """Probability that a run of the first is better than one of the second; a tie counts half.
 
-
-def improvement_interval(better: Any, than: Any, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """95 % bootstrap interval of the probability of improvement."""
-    better, than = np.asarray(better, float), np.asarray(than, float)
+    The interval is by bootstrap of both; there is none of fewer than three runs.
+    """
+    wins = np.sign(np.subtract.outer(np.asarray(better, float), np.asarray(than, float))) / 2 + 0.5
+    value = float(wins.mean())
+    if min(wins.shape) < 3:
+        return Estimate(value)
     random = np.random.default_rng(0)
-    wins = np.sign(np.subtract.outer(better, than)) / 2 + 0.5
-    rows = random.integers(len(better), size=(resamples, len(better)))
-    columns = random.integers(len(than), size=(resamples, len(than)))
+    rows, columns = (random.integers(count, size=(resamples, count)) for count in wins.shape)
     few = max(1, MOST_AT_ONCE // wins.size)
     found = [
         wins[rows[k : k + few, :, None], columns[k : k + few, None, :]].mean((1, 2))
         for k in range(0, resamples, few)
     ]
-    return _ends(np.concatenate(found))
+    return Estimate(value, *_ends(np.concatenate(found)))
 
 
 @dataclass(frozen=True)
-class Difference:
-    """By how much the second of two groups is above the first, and whether that may be chance."""
+class Difference(Estimate):
+    """By how much the second of two groups is above the first, and whether that may be chance.
 
-    value: float
-    """median of all differences between two runs (Hodges and Lehmann)"""
-    low: float | None
-    """None where there are too few runs to bound it"""
-    high: float | None
-    p_ranks: float
+    The value is the median of all differences between two runs (Hodges and Lehmann), and the
+    interval is exact.
+    """
+
+    p_ranks: float = 1.0
     """chance of an order like that of the runs, if nothing differs: exact, but never very small"""
-    p_means: float
+    p_means: float = 1.0
     """chance of means so far apart, by Student's t (Welch's, if the runs are not paired)"""
-    paired: bool
+    paired: bool = False
 
 
 def difference(first: dict[int, list[float]], second: dict[int, list[float]]) -> Difference:
@@ -120,31 +117,29 @@ def difference(first: dict[int, list[float]], second: dict[int, list[float]]) ->
         return _paired(np.array([second[seed][0] - first[seed][0] for seed in sorted(first)]))
     x, y = (np.array([score for runs in g.values() for score in runs]) for g in (first, second))
     if min(len(x), len(y)) < 2:
-        return Difference(float(y.mean() - x.mean()), None, None, 1.0, 1.0, False)
+        return Difference(float(y.mean() - x.mean()))
     return _unpaired(x, y)
 
 
 def _unpaired(x: Array, y: Array) -> Difference:
     """Mann and Whitney: all differences, and how many of them are positive."""
-    apart = np.sort(np.subtract.outer(y, x), axis=None)
-    positive = float((apart > 0).sum() + (apart == 0).sum() / 2)
     parts = x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)
     squares = sum(part**2 / (len(of) - 1) for part, of in zip(parts, (x, y), strict=True))
     free = sum(parts) ** 2 / squares if squares else math.inf
     gap = float(y.mean() - x.mean())
     p_means = student(gap, math.sqrt(sum(parts)), free)
-    return _judged(apart, positive, mann_whitney_null(len(x), len(y)), gap, p_means, False)
+    differences = np.subtract.outer(y, x).ravel()
+    return _tested(differences, mann_whitney_null(len(x), len(y)), gap, p_means, False)
 
 
 def _paired(apart: Array) -> Difference:
     """Wilcoxon: means of any two differences, and how many of them are positive."""
     rows, columns = np.triu_indices(len(apart))
-    means = np.sort((apart[rows] + apart[columns]) / 2)
-    positive = float((means > 0).sum() + (means == 0).sum() / 2)
     error = float(apart.std(ddof=1)) / math.sqrt(len(apart))
     gap = float(apart.mean())
     p_means = student(gap, error, len(apart) - 1)
-    return _judged(means, positive, wilcoxon_null(len(apart)), gap, p_means, True)
+    means = (apart[rows] + apart[columns]) / 2
+    return _tested(means, wilcoxon_null(len(apart)), gap, p_means, True)
 
 
 def student(apart: float, error: float, free: float) -> float:
@@ -164,31 +159,31 @@ def student(apart: float, error: float, free: float) -> float:
 
 @cache
 def _gauss() -> tuple[Array, Array]:
-    """Where a function is taken to be integrated, and with what weights."""
+    """Nodes and weights of the integral in `student`."""
     nodes, weights = np.polynomial.legendre.leggauss(200)
     return nodes, weights
 
 
-def _judged(
-    ordered: Array, positive: float, null: Array, apart: float, p_means: float, paired: bool
+def _tested(
+    differences: Array, null: Array, gap: float, p_means: float, paired: bool
 ) -> Difference:
-    """`null` is the chance of each count of positive ones among `ordered` if nothing differs.
+    """`null` is the chance of each count of positive differences if the groups are alike.
 
-    `apart` is how far apart the means are.
+    `gap` is how far apart the means are.
     With ties the count varies less than that, and so the test errs to the side of caution.
     """
+    ordered = np.sort(differences)
+    positive = float((ordered > 0).sum() + (ordered == 0).sum() / 2)
     few = math.ceil(min(positive, len(ordered) - positive))
     value = float(np.median(ordered))
-    p_means = p_means if value * apart > 0 else 1.0  # which would be another difference
+    p_means = p_means if value * gap > 0 else 1.0  # which would be another difference
     chance = np.cumsum(null)
-    p = min(1.0, 2 * float(chance[few]))
-    outside = int(
-        np.searchsorted(chance, (1 - LEVEL) / 2, side="right")
-    )  # differences to leave out
+    p_ranks = min(1.0, 2 * float(chance[few]))
+    outside = int(np.searchsorted(chance, (1 - LEVEL) / 2, side="right"))
     bounded = 0 < outside <= len(ordered) // 2
     low = float(ordered[outside - 1]) if bounded else None
     high = float(ordered[-outside]) if bounded else None
-    return Difference(value, low, high, p, p_means, paired)
+    return Difference(value, low, high, p_ranks, p_means, paired)
 
 
 @cache

@@ -1,15 +1,17 @@
-"""What a comparison says in words and numbers: sentences, the table, rows of CSV."""
+"""What a comparison says in words and numbers: sentences, columns of tables, rows of CSV."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ....config.text import listed, several
-from .comparison import GroupRow, Pair, Point, best_of
+from ....config.text import several
+from ..tables import text_table
+from .comparison import Comparison, GroupRow, Pair, Point, best_of, ranked, shown_pairs
+from .format import Form, duration, few_of, interval, number, with_unit
 from .statistics import RESAMPLES, Estimate, fewest_runs
 
-MOST_NAMES = 12
 STATISTICS = (
     "Score: mean return of the last 100 episodes of training, at the end of the budget (or at "
     "--at). Evaluation: mean return of the policy at the end, greedily, on fixed seeds.",
@@ -27,32 +29,127 @@ STATISTICS = (
 )
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, in the terminal and on the page."""
+
+    head: str
+    value: Callable[[Any], Any]
+    """of a row: text, a number, an Estimate, or None where it is not known"""
+    form: Form = number
+    words: bool = False
+    least: bool = False
+    """small is good, and so comes first when the page's reader sorts by it"""
+
+    def known(self, rows: list[Any]) -> bool:
+        found = [self.value(row) for row in rows]
+        return any(one is not None and one != Estimate(None) for one in found)
+
+
+def group_columns(made: Comparison) -> list[Column]:
+    """Of the table of groups; without those of which nothing is known."""
+    target = number(made.target)
+    columns = [
+        Column("group", lambda row: row.name, words=True),
+        Column("runs", lambda row: row.count),
+        Column("score", lambda row: row.score),
+        Column("evaluation", lambda row: row.evaluation),
+        Column("steps/s", lambda row: row.fps),
+        Column(f"time to {target}", lambda row: row.time_to, duration, least=True),
+        Column(f"steps to {target}", lambda row: row.steps_to, least=True),
+        Column("reached", lambda row: reached(row) if made.target is not None else None),
+        Column("memory", lambda row: row.memory_mb, with_unit("MB"), least=True),
+        Column("CPU", lambda row: row.cpu_percent, with_unit("%"), least=True),
+        Column("start-up", lambda row: row.startup, duration, least=True),
+    ]
+    return [column for column in columns if column.known(made.rows)]
+
+
+def reached(row: GroupRow) -> str:
+    return f"{row.reached} of {row.count}"
+
+
+def table(made: Comparison) -> str:
+    """One line for each group, best first."""
+    columns = group_columns(made)
+    lines = [["", *(column.head for column in columns[1:])]]
+    lines += [[_cell(column, row) for column in columns] for row in ranked(made.rows)]
+    return text_table(lines, left=1)
+
+
+def _cell(column: Column, row: GroupRow) -> str:
+    value = column.value(row)
+    if isinstance(value, Estimate):
+        return interval(value, column.form)
+    return value if isinstance(value, str) else column.form(value)
+
+
+def report(made: Comparison) -> str:
+    """What is printed."""
+    parts = [f"{made.title}\n{made.subtitle}", "\n".join(made.verdict), table(made)]
+    if made.target is not None:
+        parts.append(f"{number(made.target)} is {made.target_source}.")
+    if made.failed:
+        parts.append("\n".join(f"{each.name}: {each.cause}" for each in made.failed))
+    if pairs := shown_pairs(made.rows, made.pairs):
+        parts.append("\n".join(["Pair by pair", *map(_in_full, pairs)]))
+    if made.notes:
+        parts.append("\n".join(["To be known", *made.notes]))
+    return "\n\n".join(parts) + "\n"
+
+
+def group_values(row: GroupRow) -> dict[str, Any]:
+    """A row of comparison.csv."""
+    out: dict[str, Any] = {}
+    for name, value in vars(row).items():
+        if isinstance(value, Estimate):
+            out |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        elif name == "phases":
+            out |= {f"share_{phase}": share for phase, share in value.items()}
+        elif name not in ("key", "colour", "dash", "curves", "runs", "scores"):
+            out[name] = value
+    return out
+
+
+def run_values(rows: list[GroupRow]) -> list[dict[str, Any]]:
+    """Rows of comparison_runs.csv; metrics of the last report stand behind the rest."""
+    values = []
+    for own in (asdict(run) for row in rows for run in row.runs):
+        metrics = own.pop("metrics")
+        values.append(own | metrics | own)  # a metric of the same name does not count
+    return values
+
+
 def verdict(rows: list[GroupRow], pairs: list[Pair], point: Point, target: Any) -> list[str]:
     """What a reader should take away."""
     best = best_of(rows)
     if best is None:
         return ["No episode has ended in any counted run: there is no score to compare."]
-    alike = [k for k, row in enumerate(rows) if row.score.value == rows[best].score.value]
-    top = [rows[k].name for k in alike]
-    said = [f"{few_of(top)} scored {interval(rows[best].score)} after {point.text}."]
-    if len(rows) > len(top) == 1:
-        said[0] = said[0].replace(" scored ", " scored best: ", 1)
+    top = [row for row in rows if row.score.value == best.score.value]
+    scored = "scored best:" if len(rows) > len(top) == 1 else "scored"
+    names = few_of([row.name for row in top])
+    said = [f"{names} {scored} {interval(best.score)} after {point.text}."]
     if len(top) < len(rows):
-        others = [p for p in pairs if best in (p.a, p.b) and not {p.a, p.b} <= set(alike)]
-        said += _against(rows, others, best)
+        of_best = [pair for pair in pairs if best in (pair.better, pair.worse)]
+        said += _against(best, [p for p in of_best if not (p.better in top and p.worse in top)])
     elif len(rows) > 1:
         said.append("There is nothing between them.")
     return said + _soonest(rows, target) + _fastest(rows)
 
 
-def _against(rows: list[GroupRow], pairs: list[Pair], best: int) -> list[str]:
+def _against(best: GroupRow, pairs: list[Pair]) -> list[str]:
     """The best group against every other."""
-    other = {id(pair): rows[pair.a if pair.b == best else pair.b].name for pair in pairs}
     if len(pairs) == 1:
-        return [says(rows, pairs[0])]
-    clear = [other[id(pair)] for pair in pairs if pair.clear and pair.b == best]
-    few = [other[id(pair)] for pair in pairs if pair.low is None]
-    open_ = [name for name in other.values() if name not in (*clear, *few)]
+        return [says(pairs[0])]
+    clear, few, open_ = [], [], []
+    for pair in pairs:
+        other = (pair.worse if pair.better is best else pair.better).name
+        if pair.clear and pair.better is best:
+            clear.append(other)
+        elif pair.difference.low is None:
+            few.append(other)
+        else:
+            open_.append(other)
     said = []
     if clear:
         said.append(f"It is clearly better than {few_of(clear)}.")
@@ -65,16 +162,16 @@ def _against(rows: list[GroupRow], pairs: list[Pair], best: int) -> list[str]:
     return said
 
 
-def says(rows: list[GroupRow], pair: Pair) -> str:
+def says(pair: Pair) -> str:
     """One pair, in a sentence."""
-    better, worse = rows[pair.b].name, rows[pair.a].name
-    by = f"{number(pair.difference)} (95 % interval {number(pair.low)} to {number(pair.high)})"
-    if pair.low is None:
-        counts = f"{rows[pair.b].count} and {several(rows[pair.a].count, 'run')}"
+    better, worse, apart = pair.better.name, pair.worse.name, pair.difference
+    if apart.low is None:
+        counts = f"{pair.better.count} and {several(pair.worse.count, 'run')}"
         return (
-            f"{better} and {worse} differ by {number(pair.difference)}, but {counts} are too few "
+            f"{better} and {worse} differ by {number(apart.value)}, but {counts} are too few "
             f"to tell that from chance: {fewest_runs()} of each could."
         )
+    by = f"{number(apart.value)} (95 % interval {number(apart.low)} to {number(apart.high)})"
     if pair.clear:
         return f"{better} is better than {worse} by {by}."
     if pair.p < 0.05:
@@ -84,12 +181,12 @@ def says(rows: list[GroupRow], pair: Pair) -> str:
     return f"{better} and {worse} can't be told apart: a difference of {by} may be chance."
 
 
-def in_full(rows: list[GroupRow], pair: Pair) -> str:
+def _in_full(pair: Pair) -> str:
     """The sentence, the chance that goes with it, and whether runs of one seed were paired."""
-    return f"{says(rows, pair)} P(better) {interval(pair.improvement)}, {pair.pairing}."
+    return f"{says(pair)} P(better) {interval(pair.improvement)}, {pair.pairing}."
 
 
-def _soonest(rows: list[GroupRow], target: Any) -> list[str]:
+def _soonest(rows: list[GroupRow], target: float | None) -> list[str]:
     timed = [row for row in rows if row.time_to.value is not None]
     if not timed or target is None or len(rows) < 2:
         return []
@@ -98,110 +195,18 @@ def _soonest(rows: list[GroupRow], target: Any) -> list[str]:
         return []
     return [
         f"{first.name} was the first to a return of {number(target)}: in "
-        f"{interval(first.time_to, ' s')}, {interval(first.steps_to, ' steps')}."
+        f"{interval(first.time_to, duration)}, {interval(first.steps_to)} steps."
     ]
 
 
 def _fastest(rows: list[GroupRow]) -> list[str]:
-    known = sorted((row for row in rows if row.fps.value), key=lambda row: row.fps.value or 0.0)
-    if len(known) < 2:
+    known = [(row.fps.value, row.name) for row in rows if row.fps.value]
+    if not known:
         return []
-    slow, fast = known[0], known[-1]
-    ratio = (fast.fps.value or 0.0) / (slow.fps.value or 1.0)
-    if ratio < 1.01:
+    (slow, slowest), (fast, fastest) = min(known), max(known)
+    if fast / slow < 1.01:
         return []
     return [
-        f"{fast.name} made the most steps, {number(fast.fps.value)} a second: {ratio:.2f} times "
-        f"those of {slow.name}."
+        f"{fastest} made the most steps, {number(fast)} a second: {fast / slow:.2f} times those of "
+        f"{slowest}."
     ]
-
-
-def table(rows: list[GroupRow], target: float | None) -> str:
-    """One line for each group, best first."""
-    head = ["", "runs", "score", "evaluation", "steps/s"]
-    head += [f"s to {number(target)}", "reached"] if target is not None else []
-    head += ["memory", "CPU", "start-up"]
-    lines = [head]
-    for row in ranked(rows):
-        line = [row.name, str(row.count), interval(row.score), interval(row.evaluation)]
-        line.append(interval(row.fps))
-        if target is not None:
-            line += [interval(row.time_to), f"{row.reached} of {row.count}"]
-        line += [_unit(row.memory_mb, " MB"), _unit(row.cpu_percent, " %")]
-        lines.append([*line, _unit(row.startup, " s")])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if k == 0 else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def ranked(rows: list[GroupRow]) -> list[GroupRow]:
-    """Best first; those without a score last."""
-    return sorted(
-        rows, key=lambda row: (row.score.value is None, -(row.score.value or 0.0), row.name)
-    )
-
-
-def shown_pairs(rows: list[GroupRow], pairs: list[Pair], most: int = 6) -> list[Pair]:
-    """All of them, or where they are many those with the best group."""
-    best = best_of(rows)
-    few = len(pairs) <= most
-    return pairs if few else [pair for pair in pairs if best in (pair.a, pair.b)]
-
-
-def group_values(row: GroupRow) -> dict[str, Any]:
-    """A row of comparison.csv."""
-    out: dict[str, Any] = {}
-    for name, value in vars(row).items():
-        if isinstance(value, Estimate):
-            out |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-        elif name == "phases":
-            out |= {f"share_{phase}": share for phase, share in value.items()}
-        elif name not in ("curves", "runs", "scores", "colour", "dash"):
-            out[name] = value
-    return out
-
-
-def run_values(rows: list[GroupRow]) -> list[dict[str, Any]]:
-    """Rows of comparison_runs.csv; metrics of the last report stand behind the rest."""
-    values = []
-    for run in (run for row in rows for run in row.runs):
-        own = asdict(run)
-        metrics = own.pop("metrics")
-        values.append({**own, **{n: v for n, v in metrics.items() if n not in own}})
-    return values
-
-
-def number(value: float | None) -> str:
-    """With as many digits as say something."""
-    if value is None:
-        return "–"
-    size = abs(value)
-    if size >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}".removesuffix(".0") if size >= 10 else f"{value:.3g}"
-
-
-def _unit(value: float | None, unit: str) -> str:
-    return "–" if value is None else f"{number(value)}{unit}"
-
-
-def interval(estimate: Estimate, unit: str = "") -> str:
-    """495.2 (480.1 to 499.0)"""
-    if estimate.value is None:
-        return "–"
-    said = f"{number(estimate.value)}{unit}"
-    if estimate.low is None:
-        return said
-    return f"{said} ({number(estimate.low)} to {number(estimate.high)})"
-
-
-def few_of(names: list[str]) -> str:
-    """All of them, or how many."""
-    if len(names) > MOST_NAMES:
-        return f"{names[0]}, {names[1]} and {len(names) - 2} more"
-    return listed(names)
