@@ -68,16 +68,26 @@ def test_json_is_one_object_with_every_finding(shell):
     assert levels.count("note") == content["notes"]
 
 
-def test_thread_variables_are_seen_as_the_user_has_set_them(doctor):
-    """The command has replaced them by then."""
-    found = doctor({"OMP_NUM_THREADS": "8"})["threads"]
-    assert (found["code"], found["facts"]) == ("threads-many", {"variables": "OMP_NUM_THREADS=8"})
-    assert doctor()["threads"]["code"] == "threads-unset"
-
-
-def test_variables_that_bind_threads_are_found(doctor):
-    assert doctor({"GOMP_CPU_AFFINITY": "0-1"})["binding"]["code"] == "binding"
-    assert "binding" not in doctor({"GOMP_CPU_AFFINITY": None, "KMP_AFFINITY": None})
+@pytest.mark.parametrize(
+    ("variables", "topic", "code", "facts"),
+    [  # thread variables the command itself has replaced by then
+        ({"OMP_NUM_THREADS": "8"}, "threads", "threads-many", {"variables": "OMP_NUM_THREADS=8"}),
+        ({}, "threads", "threads-unset", {}),
+        ({"GOMP_CPU_AFFINITY": "0-1"}, "binding", "binding", {}),
+        ({"GOMP_CPU_AFFINITY": None, "KMP_AFFINITY": None}, "binding", None, {}),
+        ({"PATH": "/nowhere", "CXX": None}, "compiler", "compiler-missing", {}),
+        (
+            {"XDG_CACHE_HOME": "/dev/null", "TORCHINDUCTOR_CACHE_DIR": None},
+            "cache",
+            "cache-unusable",
+            {"place": "/dev/null"},
+        ),
+    ],
+)
+def test_variables_are_seen_as_the_user_has_set_them(doctor, variables, topic, code, facts):
+    found = doctor(variables).get(topic, {"code": None, "facts": {}})
+    assert found["code"] == code
+    assert facts.items() <= found["facts"].items()
 
 
 def test_a_low_limit_of_open_files_is_found(doctor):
@@ -88,23 +98,12 @@ def test_a_low_limit_of_open_files_is_found(doctor):
     assert (found["level"], found["facts"]["limit"]) == ("problem", 60)
 
 
-def test_a_path_without_a_compiler_is_found(doctor, shell):
-    found = doctor({"PATH": str(shell.folder), "CXX": None})["compiler"]
-    assert found["code"] == "compiler-missing"
-
-
 def test_an_affinity_of_fewer_cpus_is_found(doctor):
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) == 1:
         pytest.skip("there is only one CPU to be had")
     found = doctor(preexec_fn=lambda: os.sched_setaffinity(0, cpus[:1]))["cpus"]
     assert (found["code"], found["facts"]["allowed"]) == ("cpus-affinity", 1)
-
-
-def test_a_cache_that_cannot_be_written_is_found(doctor, shell):
-    (shell.folder / "file").write_text("")
-    variables = {"XDG_CACHE_HOME": str(shell.folder / "file"), "TORCHINDUCTOR_CACHE_DIR": None}
-    assert doctor(variables)["cache"]["code"] == "cache-unusable"
 
 
 def test_a_bare_environment_is_no_trouble(shell):
@@ -148,12 +147,11 @@ def test_a_terminal_gets_colors_and_columns_unless_it_is_dumb(shell, term, color
     assert b"OMP_NUM_THREADS=8" in shown
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("--json", "--help")], ids=" ".join)
-def test_help_tells_the_options(shell, arguments):
-    ended = shell("doctor", *arguments)
-    assert ended.code == 0
-    assert ended.out.startswith("paceline doctor")
-    assert "--json" in ended.out
+def test_help_tells_the_options(command):
+    for arguments in (("--help",), ("-h",), ("--json", "--help")):
+        ended = command("doctor", *arguments)
+        assert ended.code == 0
+        assert ended.out.startswith("paceline doctor") and "--json" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -164,10 +162,8 @@ def test_help_tells_the_options(shell, arguments):
         (("--json", "--all"), ("--all", "no such option")),
     ],
 )
-def test_an_unknown_argument_is_refused_by_name(shell, arguments, words):
-    ended = shell("doctor", *arguments)
-    assert ended.code == 2
-    assert not ended.out
+def test_an_unknown_argument_is_refused_by_name(command, arguments, words):
+    ended = command("doctor", *arguments)
+    assert (ended.code, ended.out) == (2, "")
     assert "Traceback" not in ended.err
-    for word in words:
-        assert word in ended.err
+    assert all(word in ended.err for word in words)

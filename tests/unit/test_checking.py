@@ -1,30 +1,35 @@
-"""`paceline check`: no false alarms, sound suggestions, and its parts."""
+"""`paceline check`: no false alarms, batches, sound suggestions, and its parts."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
+from paceline.envs.source import Source
 from paceline.envs.spaces import action_spec
 from paceline.errors import BadInput
-from paceline.tools.check import episodes
-from paceline.tools.check.compare import brief, identical
+from paceline.tools.check import episodes, seeding
+from paceline.tools.check.compare import brief, first_difference, identical
 from paceline.tools.check.ends import shows_time
-from paceline.tools.check.environment import EnvFactory, StepResult
-from paceline.tools.check.examine import Examination
+from paceline.tools.check.environment import EnvFactory, Request, StepResult
+from paceline.tools.check.examine import examine
 from paceline.tools.check.player import RandomActions, action_mask, random_actions
 from paceline.tools.check.report import heading
-from paceline.tools.check.request import Request
-from paceline.tools.check.rules import RULES, TOPICS
+from paceline.tools.check.rules import RULES
 from paceline.tools.check.seeding import generator_states, touched_generators
-from paceline.tools.check.speed import Measured, about_speed, growth, measure
-from paceline.tools.check.suggest import Suggestion, suggest
+from paceline.tools.check.speed import (
+    Measured,
+    Suggestion,
+    about_speed,
+    growth,
+    measure,
+    suggest,
+)
 from paceline.tools.check.values import observation_faults
 from paceline.tools.findings import FindingLog
 
@@ -43,28 +48,38 @@ FAST = Measured(
 )
 
 
-def examined(env_id, seconds=20.0, **options):
+def examined(env_id, seconds=20.0, seed=0, **options):
+    """Findings, and what was learned about an environment that can be measured or should be."""
     log = FindingLog()
-    request = Request(env_id=env_id, seconds=seconds, **options)
-    assert Examination(EnvFactory(request), log).run()
-    return log.findings
+    request = Request(env_id=env_id, seconds=seconds, seed=seed, options=options)
+    return log.findings, examine(EnvFactory(request), log)
 
 
-def bad(findings):
-    return [finding for finding in findings if finding.level in ("wrong", "risky")]
+def to_fix(env_id, **options):
+    findings, result = examined(env_id, **options)
+    assert result.measurable
+    return [finding.code for finding in findings if finding.level in ("wrong", "risky")]
 
 
 @pytest.mark.parametrize(
     "env_id",
     [
-        *("CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1"),
-        *("toy:identity", "toy:constant", "toy:memory", "toy:chain"),
-        *("LunarLander-v3", "HalfCheetah-v5"),
+        "CartPole-v1",
+        "Pendulum-v1",
+        "FrozenLake-v1",
+        "Taxi-v4",
+        "Blackjack-v1",
+        "toy:identity",
+        "toy:constant",
+        "toy:memory",
+        "toy:chain",
+        "LunarLander-v3",
+        "HalfCheetah-v5",
     ],
 )
 def test_correct_environments_have_no_findings_to_fix(env_id, monkeypatch):
     monkeypatch.setattr(episodes, "STEPS", 1_000)
-    assert bad(examined(env_id)) == []
+    assert to_fix(env_id) == []
 
 
 ENDLESS = ("CliffWalking-v1", "CliffWalkingSlippery-v1")
@@ -83,14 +98,122 @@ def of_gymnasium():
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("env_id", list(of_gymnasium()))
 def test_gymnasiums_own_environments_have_no_findings_to_fix(env_id, seed):
-    assert bad(examined(env_id, seconds=3.0, seed=seed)) == []
+    assert to_fix(env_id, seconds=3.0, seed=seed) == []
 
 
 def test_an_endless_environment_of_gymnasiums_needs_a_time_limit(monkeypatch):
     monkeypatch.setattr(episodes, "STEPS", 1_200)
-    (finding,) = bad(examined("CliffWalking-v1"))
-    assert finding.code == "ends-never"
-    assert bad(examined("CliffWalking-v1", time_limit=200)) == []
+    assert to_fix("CliffWalking-v1") == ["ends-never"]
+    assert to_fix("CliffWalking-v1", time_limit=200) == []
+
+
+class RightBatch:
+    """Numbers from -1 to 1; episodes end by chance, each column's apart. Nothing is wrong."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    resume = "none"
+    same_step_autoreset = False
+
+    def __init__(self, num_envs, seed_of, threads):
+        self.draws = [np.random.default_rng(self.seed(seed_of(i, 0))) for i in range(num_envs)]
+        self.time = np.zeros(num_envs, int)
+        self.over = np.zeros(num_envs, bool)
+        self.place = np.zeros(num_envs)
+
+    def seed(self, given):
+        return given
+
+    def look(self):
+        drawn = np.array([draw.uniform(-1, 1) for draw in self.draws])
+        return np.stack([drawn, self.place], 1).astype(np.float32)
+
+    def reset(self):
+        return self.look()
+
+    def ended(self):
+        return np.array([draw.random() < 0.05 for draw in self.draws])
+
+    def reward(self):
+        return np.ones(len(self.draws), np.float32)
+
+    def step(self, actions):
+        begun = self.over
+        self.time = np.where(begun, 0, self.time + 1)
+        self.place = actions / 2
+        self.over = self.ended() & ~begun
+        return self.look(), self.reward(), self.over, np.zeros_like(begun)
+
+    def close(self):
+        pass
+
+
+class Outside(RightBatch):
+    def look(self):
+        return 2 * super().look()
+
+
+class Infinite(RightBatch):
+    def reward(self):
+        return super().reward() * np.where(self.time == 6, np.inf, 1).astype(np.float32)
+
+
+class Raises(RightBatch):
+    def reward(self):
+        raise OSError("no connection")
+
+
+class Unseeded(RightBatch):
+    def seed(self, given):
+        return None
+
+
+class OneSeed(RightBatch):
+    def seed(self, given):
+        return 1
+
+
+class Limited(RightBatch):
+    def ended(self):
+        return super().ended() | (self.time >= 40)
+
+
+class Endless(RightBatch):
+    def ended(self):
+        return np.zeros(len(self.draws), bool)
+
+
+class ShowsNext(RightBatch):
+    same_step_autoreset = True
+
+
+def test_a_batch_without_faults_has_none_and_its_spaces_are_named():
+    findings, result = examined(Source(many=RightBatch))
+    codes = ["observation-ok", "make-batch", "seeding-ok", "ends-ok"]
+    assert [finding.code for finding in findings] == codes
+    facts = result.facts
+    assert (facts["observation"], facts["action"]) == ("Box(2,) float32", "Discrete(2)")
+    assert facts["episodes"] > 100 and facts["steps"] == 5_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "code", "facts"),
+    [
+        (Outside, "risky", "observation-outside", {"high": 1.0}),
+        (Infinite, "wrong", "reward-nan", {"value": "inf", "step": 6}),
+        (Raises, "wrong", "step-raises", {"step": 1}),
+        (Unseeded, "risky", "seeding-batch", {"seed": 0}),
+        (OneSeed, "note", "seeding-constant", {"results": seeding.RECORDS}),
+        (Limited, "risky", "ends-time-limit", {"length": 40}),
+        (Endless, "note", "ends-unseen", {"limit": "unknown"}),
+        (ShowsNext, "note", "ends-shows-next", {}),
+    ],
+)
+def test_a_fault_of_a_batch_is_found_by_its_code(kind, level, code, facts):
+    findings, _ = examined(Source(many=kind))
+    (finding,) = [f for f in findings if f.level != "ok" and f.code != "make-batch"]
+    assert (finding.level, finding.code) == (level, code)
+    assert facts.items() <= finding.facts.items()
 
 
 @pytest.mark.parametrize(
@@ -176,10 +299,6 @@ def test_a_measurement_is_judged(changes, level, code, facts):
     assert list(about_speed(FAST)) == []
 
 
-def test_every_rule_has_a_topic_with_a_rank():
-    assert {rule.topic for rule in RULES.values()} == set(TOPICS)
-
-
 def test_the_same_error_at_another_step_is_reported_once():
     reported = []
     log = FindingLog(reported.append)
@@ -202,31 +321,42 @@ def test_the_heading_shows_what_was_measured_and_suggested():
 
 
 def test_a_shared_generator_that_was_drawn_from_is_named():
+    torch = pytest.importorskip("torch")
     before = generator_states()
     assert touched_generators(before, generator_states()) == []
     random.random()
-    np.random.normal()
-    assert touched_generators(before, generator_states()) == [
-        "Python's random",
-        "numpy's np.random",
-    ]
-
-
-def test_the_generator_of_torch_is_watched_once_torch_is_imported():
-    torch = pytest.importorskip("torch")
-    assert "torch" in sys.modules
+    assert touched_generators(before, generator_states()) == ["Python's random"]
     before = generator_states()
+    np.random.normal()
     torch.rand(1)
-    assert touched_generators(before, generator_states()) == ["torch's global generator"]
+    names = ["numpy's np.random", "torch's global generator"]
+    assert touched_generators(before, generator_states()) == names
 
 
 def test_observations_are_compared_to_the_bit():
     seen = {"a": np.array([1.0, np.nan]), "b": (1, [2.0, "x"])}
     assert identical(seen, {"a": np.array([1.0, np.nan]), "b": (1, [2.0, "x"])})
     assert not identical(seen, {"a": np.array([1.0, 2.0]), "b": (1, [2.0, "x"])})
+    assert not identical(seen, {"a": np.array([1.0, np.nan])})
     assert not identical(np.zeros(2, np.float32), np.zeros(2))
     assert not identical(1, None)
     assert identical(float("nan"), np.nan)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [
+        (np.zeros(2), np.ones(2), " is [0, 0] and [1, 1]"),
+        (np.zeros((4, 4)), np.eye(4), " is 0 and 1 at entry (0, 0)"),
+        ({"a": 1, "b": (2, 3)}, {"a": 1, "b": (2, 4)}, "['b'][1] is 3 and 4"),
+        ({"a": 1}, {"c": 1}, " is {'a': 1} and {'c': 1}"),
+    ],
+    ids=["array", "large array", "part", "structure"],
+)
+def test_the_first_difference_of_two_histories_is_shown(one, other, shown):
+    histories = [[seeding.Record(True, obs, 0.0, False, False)] for obs in (one, other)]
+    assert first_difference(*histories) == f"after reset the observation{shown}"
+    assert first_difference(histories[0], histories[0]) is None
 
 
 def test_values_are_shown_briefly():

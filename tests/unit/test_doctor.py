@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from paceline.tools.doctor import examine, machine, software
-from paceline.tools.doctor.cgroups import Allowance, memory_allowance, process_allowance
+from paceline.tools.doctor.machine import Allowance, memory_allowance, process_allowance
 from paceline.tools.doctor.rules import RULES
 from paceline.tools.findings import GB, MB
 
@@ -24,127 +26,163 @@ def which(*names):
 APPLE, ARM = "model name : VirtualApple @ 2.50GHz\n", "CPU implementer\t: 0x61\n"
 NEEDS = ["torch>=2.10", "gymnasium<2,>=1.2", "numpy>=2.0", "mujoco>=9; extra == 'mujoco'"]
 GOOD = {"torch": "2.10.0+cpu", "gymnasium": "1.4.0", "numpy": "2.4.6"}
+LARGE, SMALL = Allowance(64 * GB, 64 * GB), Allowance(512 * MB, 100 * MB)
+TWO_SET = {"OMP_NUM_THREADS": "8", "MKL_NUM_THREADS": "1"}
+TWO_SHOWN = "OMP_NUM_THREADS=8 and MKL_NUM_THREADS=1"
 
 
 def versions_with(python="3.11.7", **changed):
     return software.versions(NEEDS, python, ">=3.11", (GOOD | changed).get)
 
 
-CASES = [
+CASES = {
     # Affinity and quota: the narrower one is named.
-    (machine.cpus, (8, 8, None, 8), "ok", "cpus-ok", {"total": 8}),
-    (machine.cpus, (8, 8, 16.0, 8), "ok", "cpus-ok", {"total": 8}),
-    (machine.cpus, (1, 1, None, 1), "ok", "cpus-one", {}),
-    (machine.cpus, (64, 4, None, 4), "note", "cpus-affinity", {"allowed": 4, "total": 64}),
-    (machine.cpus, (64, 64, 1.5, 2), "note", "cpus-quota", {"quota": 1.5, "usable": 2}),
-    (machine.cpus, (64, 4, 2.0, 2), "note", "cpus-quota", {}),
-    (machine.cpus, (64, 2, 4.0, 2), "note", "cpus-affinity", {}),
+    machine.cpus: [
+        ((8, 8, None, 8), "ok", "cpus-ok", {"total": 8}),
+        ((8, 8, 16.0, 8), "ok", "cpus-ok", {"total": 8}),
+        ((1, 1, None, 1), "ok", "cpus-one", {}),
+        ((64, 4, None, 4), "note", "cpus-affinity", {"allowed": 4, "total": 64}),
+        ((64, 64, 1.5, 2), "note", "cpus-quota", {"quota": 1.5, "usable": 2}),
+        ((64, 4, 2.0, 2), "note", "cpus-quota", {}),
+        ((64, 2, 4.0, 2), "note", "cpus-affinity", {}),
+    ],
     # Load by others counts where it takes usable CPUs.
-    (machine.load, (0.2, 2, 2), "ok", "load-ok", {"load": 0.2}),
-    (machine.load, (0.8, 2, 2), "note", "load-high", {"load": 0.8}),
-    (machine.load, (1.8, 2, 2), "problem", "load-high", {}),
-    (machine.load, (30.0, 64, 4), "ok", "load-ok", {}),  # most of them are free for these four
-    (machine.load, (61.0, 64, 4), "note", "load-high", {}),
-    (machine.load, (80.0, 64, 4), "problem", "load-high", {}),
+    machine.load: [
+        ((0.2, 2, 2), "ok", "load-ok", {"load": 0.2}),
+        ((0.8, 2, 2), "note", "load-high", {"load": 0.8}),
+        ((1.8, 2, 2), "problem", "load-high", {}),
+        ((30.0, 64, 4), "ok", "load-ok", {}),  # most of them are free for these four
+        ((61.0, 64, 4), "note", "load-high", {}),
+        ((80.0, 64, 4), "problem", "load-high", {}),
+    ],
     # bf16 is a whole word of the flags; nothing is claimed where there are none.
-    (machine.bf16, ("flags\t\t: fpu avx512_bf16 s\n",), "ok", "bf16-ok", {"flags": "avx512_bf16"}),
-    (machine.bf16, ("flags\t\t: fpu amx_bf16 sse\n",), "ok", "bf16-ok", {"flags": "amx_bf16"}),
-    (machine.bf16, ("Features\t: fp asimd bf16\n",), "ok", "bf16-ok", {"flags": "bf16"}),
-    (machine.bf16, ("name : avx512_bf16\nflags : avx512_bf16x\n",), "note", "bf16-missing", {}),
-    (machine.bf16, ("processor : 0\n",), None, None, {}),
-    (machine.frequency, ("powersave", "acpi-cpufreq"), "note", "frequency-powersave", {}),
-    (machine.frequency, ("schedutil", "acpi-cpufreq"), None, None, {}),
-    (machine.frequency, ("powersave", "intel_pstate"), None, None, {}),
-    (machine.emulation, ("x86_64", APPLE), "problem", "emulation", {}),
-    (machine.emulation, ("x86_64", ARM), "problem", "emulation", {}),
-    (machine.emulation, ("aarch64", ARM), None, None, {}),
-    (machine.emulation, ("x86_64", "model name : AMD EPYC\nflags : fpu\n"), None, None, {}),
+    machine.bf16: [
+        (("flags\t\t: fpu avx512_bf16 s\n",), "ok", "bf16-ok", {"flags": "avx512_bf16"}),
+        (("flags\t\t: fpu amx_bf16 sse\n",), "ok", "bf16-ok", {"flags": "amx_bf16"}),
+        (("Features\t: fp asimd bf16\n",), "ok", "bf16-ok", {"flags": "bf16"}),
+        (("name : avx512_bf16\nflags : avx512_bf16x\n",), "note", "bf16-missing", {}),
+        (("processor : 0\n",), None, None, {}),
+    ],
+    machine.frequency: [
+        (("powersave", "acpi-cpufreq"), "note", "frequency-powersave", {}),
+        (("schedutil", "acpi-cpufreq"), None, None, {}),
+        (("powersave", "intel_pstate"), None, None, {}),
+    ],
+    machine.emulation: [
+        (("x86_64", APPLE), "problem", "emulation", {}),
+        (("x86_64", ARM), "problem", "emulation", {}),
+        (("aarch64", ARM), None, None, {}),
+        (("x86_64", "model name : AMD EPYC\nflags : fpu\n"), None, None, {}),
+    ],
     # Variables: unset, empty and 1 are fine.
-    (machine.threads, ({"HOME": "/"},), "ok", "threads-unset", {}),
-    (machine.threads, ({"OMP_NUM_THREADS": ""},), "ok", "threads-unset", {}),
-    (machine.threads, ({"OMP_NUM_THREADS": "1"},), "ok", "threads-one", {}),
-    (
-        *(machine.threads, ({"OMP_NUM_THREADS": "8", "MKL_NUM_THREADS": "1"},)),
-        *("note", "threads-many", {"variables": "OMP_NUM_THREADS=8 and MKL_NUM_THREADS=1"}),
-    ),
-    (machine.binding, ({"GOMP_CPU_AFFINITY": "0-3"},), "problem", "binding", {}),
-    (machine.binding, ({"OMP_PROC_BIND": "true"},), "problem", "binding", {}),
-    (machine.binding, ({"OMP_PLACES": "0"},), "problem", "binding", {"names": "OMP_PLACES"}),
-    (machine.binding, ({"KMP_AFFINITY": "compact"},), "note", "binding-intel", {}),
-    (machine.binding, ({},), None, None, {}),
-    (machine.binding, ({"OMP_PROC_BIND": "FALSE", "OMP_PLACES": "0"},), None, None, {}),
-    (machine.binding, ({"KMP_AFFINITY": "disabled"},), None, None, {}),
+    machine.threads: [
+        (({"HOME": "/"},), "ok", "threads-unset", {}),
+        (({"OMP_NUM_THREADS": ""},), "ok", "threads-unset", {}),
+        (({"OMP_NUM_THREADS": "1"},), "ok", "threads-one", {}),
+        (
+            (TWO_SET,),
+            "note",
+            "threads-many",
+            {"variables": "OMP_NUM_THREADS=8 and MKL_NUM_THREADS=1"},
+        ),
+    ],
+    machine.binding: [
+        (({"GOMP_CPU_AFFINITY": "0-3"},), "problem", "binding", {}),
+        (({"OMP_PROC_BIND": "true"},), "problem", "binding", {}),
+        (({"OMP_PLACES": "0"},), "problem", "binding", {"names": "OMP_PLACES"}),
+        (({"KMP_AFFINITY": "compact"},), "note", "binding-intel", {}),
+        (({},), None, None, {}),
+        (({"OMP_PROC_BIND": "FALSE", "OMP_PLACES": "0"},), None, None, {}),
+        (({"KMP_AFFINITY": "disabled"},), None, None, {}),
+    ],
     # Memory: for a learner, for a worker on each CPU, and within the control group's limit.
-    (machine.memory, (16 * GB, 8 * GB, None, 8), "ok", "memory-ok", {"whole": 16 * GB}),
-    (
-        *(machine.memory, (16 * GB, 8 * GB, Allowance(64 * GB, 64 * GB), 8)),
-        *("ok", "memory-ok", {"whole": 16 * GB, "free": 8 * GB}),
-    ),
-    (machine.memory, (GB, 200 * MB, None, 1), "problem", "memory-learner", {"free": 200 * MB}),
-    (machine.memory, (2 * GB, GB, None, 32), "note", "memory-workers", {"workers": 32}),
-    (
-        *(machine.memory, (64 * GB, 60 * GB, Allowance(512 * MB, 100 * MB), 2)),
-        *("problem", "memory-learner", {"whole": 512 * MB, "free": 100 * MB}),
-    ),
-    (machine.swap, (4 * GB, 16 * GB), "note", "swap-used", {"used": 4 * GB}),
-    (machine.swap, (100 * MB, 16 * GB), None, None, {}),
-    (machine.swap, (0, 0), None, None, {}),
-    (machine.shared_memory, (64 * MB, 64 * MB), "note", "shm-little", {"total": 64 * MB}),
-    (machine.shared_memory, (8 * GB, 10 * MB), "note", "shm-little", {"free": 10 * MB}),
-    (machine.shared_memory, (None, 0), "note", "shm-missing", {}),
-    (machine.shared_memory, (8 * GB, 4 * GB), "ok", "shm-ok", {"free": 4 * GB, "total": 8 * GB}),
-    # Disks that are nearly full or can't be written to.
-    (machine.run_disk, (50 * MB, True), "problem", "disk-little", {"free": 50 * MB}),
-    (machine.run_disk, (500 * MB, True), "note", "disk-little", {}),
-    (machine.run_disk, (50 * GB, True), "ok", "disk-ok", {"free": 50 * GB}),
-    (machine.run_disk, (50 * GB, False), "note", "disk-read-only", {}),
-    (machine.run_disk, (None, False), "note", "disk-gone", {}),
-    (machine.temporary_disk, (50 * MB,), "problem", "temporary-little", {}),
-    (machine.temporary_disk, (50 * GB,), "ok", "temporary-ok", {}),
-    (machine.temporary_disk, (None,), "problem", "temporary-none", {}),
+    machine.memory: [
+        ((16 * GB, 8 * GB, None, 8), "ok", "memory-ok", {"whole": 16 * GB}),
+        ((16 * GB, 8 * GB, LARGE, 8), "ok", "memory-ok", {"whole": 16 * GB, "free": 8 * GB}),
+        ((GB, 200 * MB, None, 1), "problem", "memory-learner", {"free": 200 * MB}),
+        ((2 * GB, GB, None, 32), "note", "memory-workers", {"workers": 32}),
+        ((64 * GB, 60 * GB, SMALL, 2), "problem", "memory-learner", {"free": 100 * MB}),
+    ],
+    machine.swap: [
+        ((4 * GB, 16 * GB), "note", "swap-used", {"used": 4 * GB}),
+        ((100 * MB, 16 * GB), None, None, {}),
+        ((0, 0), None, None, {}),
+    ],
+    machine.shared_memory: [
+        ((64 * MB, 64 * MB), "note", "shm-little", {"total": 64 * MB}),
+        ((8 * GB, 10 * MB), "note", "shm-little", {"free": 10 * MB}),
+        ((8 * GB, 4 * GB), "ok", "shm-ok", {"free": 4 * GB, "total": 8 * GB}),
+    ],
+    # Disks that are nearly full.
+    machine.disk: [
+        (("disk", 50 * MB), "problem", "disk-little", {"free": 50 * MB}),
+        (("disk", 500 * MB), "note", "disk-little", {}),
+        (("disk", 50 * GB), "ok", "disk-ok", {"free": 50 * GB}),
+        (("temporary", 50 * MB), "problem", "temporary-little", {}),
+        (("temporary", 50 * GB), "ok", "temporary-ok", {}),
+    ],
     # Limits; negative where there are none. A worker on each CPU needs more of them.
-    (machine.files, (60, 4096, 2), "problem", "files-few", {"limit": 60, "enough": 1024}),
-    (machine.files, (100, 4096, 2), "note", "files-few", {}),
-    (machine.files, (100, 4096, 32), "problem", "files-few", {}),
-    (machine.files, (1023, 4096, 2), "note", "files-few", {"first": ""}),
-    (machine.files, (1024, 4096, 2), "ok", "files-ok", {}),
-    (machine.files, (1024, 4096, 500), "problem", "files-few", {}),
-    (machine.files, (-1, 4096, 500), "ok", "files-ok", {}),
-    (machine.files, (60, -1, 2), "problem", "files-few", {"first": ""}),
-    (machine.processes, (30, None, 2), "problem", "processes-few", {"more": "raise ulimit -u"}),
-    (machine.processes, (-1, Allowance(100, 70), 2), "note", "processes-few", {"left": 70}),
-    (machine.processes, (30, Allowance(100, 70), 2), "problem", "processes-few", {"left": 30}),
-    (machine.processes, (9000, Allowance(100, 20), 2), "problem", "processes-few", {"left": 20}),
-    (machine.processes, (-1, Allowance(100, 70), 32), "problem", "processes-few", {}),
-    (machine.processes, (30_000, None, 2), "ok", "processes-ok", {"left": "30,000"}),
-    (machine.processes, (-1, None, 2), "ok", "processes-ok", {"left": "any number of"}),
+    machine.files: [
+        ((60, 4096, 2), "problem", "files-few", {"limit": 60, "enough": 1024}),
+        ((100, 4096, 2), "note", "files-few", {}),
+        ((100, 4096, 32), "problem", "files-few", {}),
+        ((1023, 4096, 2), "note", "files-few", {"first": ""}),
+        ((1024, 4096, 2), "ok", "files-ok", {}),
+        ((1024, 4096, 500), "problem", "files-few", {}),
+        ((-1, 4096, 500), "ok", "files-ok", {}),
+        ((60, -1, 2), "problem", "files-few", {"first": ""}),
+    ],
+    machine.processes: [
+        ((30, None, 2), "problem", "processes-few", {"more": "raise ulimit -u"}),
+        ((-1, Allowance(100, 70), 2), "note", "processes-few", {"left": 70}),
+        ((30, Allowance(100, 70), 2), "problem", "processes-few", {"left": 30}),
+        ((9000, Allowance(100, 20), 2), "problem", "processes-few", {"left": 20}),
+        ((-1, Allowance(100, 70), 32), "problem", "processes-few", {}),
+        ((30_000, None, 2), "ok", "processes-ok", {"left": "30,000"}),
+        ((-1, None, 2), "ok", "processes-ok", {"left": "any number of"}),
+    ],
     # The C++ compiler that torch looks for, and no other.
-    (software.compiler, (None, "linux", which("g++")), None, None, {}),
-    (software.compiler, (None, "darwin", which("clang++")), None, None, {}),
-    (software.compiler, ("icpx", "linux", which("icpx")), None, None, {}),
-    (software.compiler, (None, "linux", which()), "note", "compiler-missing", {}),
-    (
-        *(software.compiler, (None, "linux", which("clang++"))),
-        *("note", "compiler-other", {"other": "clang++", "wanted": "g++"}),
-    ),
-    (
-        *(software.compiler, ("g++-99", "linux", which("g++"))),
-        *("note", "compiler-cxx", {"wanted": "g++-99", "install": "export CXX=g++"}),
-    ),
-    (software.headers, (True,), "ok", "compiler-ok", {}),
-    (software.headers, (False,), "note", "compiler-headers", {}),
+    software.compiler: [
+        ((None, "linux", which("g++")), None, None, {}),
+        ((None, "darwin", which("clang++")), None, None, {}),
+        (("icpx", "linux", which("icpx")), None, None, {}),
+        ((None, "linux", which()), "note", "compiler-missing", {}),
+        (
+            (None, "linux", which("clang++")),
+            "note",
+            "compiler-other",
+            {"other": "clang++", "wanted": "g++"},
+        ),
+        (
+            ("g++-99", "linux", which("g++")),
+            "note",
+            "compiler-cxx",
+            {"wanted": "g++-99", "install": "export CXX=g++"},
+        ),
+    ],
+    software.headers: [
+        ((True,), "ok", "compiler-ok", {}),
+        ((False,), "note", "compiler-headers", {}),
+    ],
     # torch's build, NVIDIA's driver, a device.
-    (software.gpu, ("cpu", True, True), "note", "gpu-torch-for-cpu", {}),
-    (software.gpu, ("cuda", False, False), "note", "gpu-torch-for-cuda", {}),
-    (software.gpu, ("cuda", True, False), "note", "gpu-no-device", {}),
-    (software.gpu, ("cuda", True, True), "ok", "gpu-ok", {}),
-    (software.gpu, ("cpu", False, False), "ok", "gpu-none", {}),
-    (software.gpu, ("rocm", False, False), None, None, {}),
-    (versions_with, (), "ok", "versions-ok", {}),
-]
+    software.gpu: [
+        (("cpu", True, True), "note", "gpu-torch-for-cpu", {}),
+        (("cuda", False, False), "note", "gpu-torch-for-cuda", {}),
+        (("cuda", True, False), "note", "gpu-no-device", {}),
+        (("cuda", True, True), "ok", "gpu-ok", {}),
+        (("cpu", False, False), "ok", "gpu-none", {}),
+        (("rocm", False, False), None, None, {}),
+    ],
+    versions_with: [
+        ((), "ok", "versions-ok", {}),
+    ],
+}
 
 
-@pytest.mark.parametrize(("check", "arguments", "level", "code", "facts"), CASES)
+@pytest.mark.parametrize(
+    ("check", "arguments", "level", "code", "facts"),
+    [(check, *case) for check, cases in CASES.items() for case in cases],
+)
 def test_a_check_finds_what_it_is_there_for(check, arguments, level, code, facts):
     finding = check(*arguments)
     if code is None:
@@ -155,9 +193,32 @@ def test_a_check_finds_what_it_is_there_for(check, arguments, level, code, facts
     assert (finding.level == "ok") == (not finding.fix)
 
 
+PLACES = {
+    "disk-gone": ("disk", Path, "cwd", FileNotFoundError()),
+    "disk-read-only": ("disk", os, "access", False),
+    "temporary-none": ("temporary", shutil, "disk_usage", FileNotFoundError()),
+    "shm-missing": ("/dev/shm", shutil, "disk_usage", FileNotFoundError()),
+}
+
+
+@pytest.mark.parametrize("code", PLACES)
+def test_a_place_that_is_missing_or_not_writable_is_found(code, monkeypatch):
+    topic, module, function, result = PLACES[code]
+    monkeypatch.setattr(module, function, lambda *_: answer(result))
+    assert examine.CHECKS[topic]().code == code
+
+
 def test_every_rule_is_claimed_somewhere():
     elsewhere = {"cache-ok", "cache-unusable", "failed", "suites", "tools", "versions-wrong"}
-    assert {code for *_, code, _ in CASES if code} | elsewhere == set(RULES)
+    claimed = {code for cases in CASES.values() for *_, code, _ in cases if code}
+    assert claimed | elsewhere | PLACES.keys() == set(RULES)
+
+
+def answer(result):
+    """Return the result, or raise it."""
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 @pytest.fixture
@@ -177,54 +238,34 @@ def groups(tmp_path):
     return make
 
 
-VERSION_1 = ["4:memory:/job", "3:cpu,cpuacct:/job", "0::/"]
-
-
 @pytest.mark.parametrize(
-    ("lines", "files", "limit", "left"),
+    ("line", "limits", "stat", "allowance"),
     [
-        pytest.param(
-            ["0::/job"],
-            {
-                "job/memory.max": 2 * GB,
-                "job/memory.current": GB,
-                "job/memory.stat": f"anon 1\ninactive_file {256 * MB}",
-            },
-            *(2 * GB, GB + 256 * MB),
-            id="version 2",
+        (
+            "0::/job",
+            {"job/memory.max": 2 * GB, "job/memory.current": GB},
+            {"job/memory.stat": f"anon 1\ninactive_file {256 * MB}"},
+            Allowance(2 * GB, GB + 256 * MB),
         ),
-        pytest.param(
-            VERSION_1,
-            {
-                "memory/job/memory.limit_in_bytes": 2 * GB,
-                "memory/job/memory.usage_in_bytes": GB,
-                "memory/job/memory.stat": f"inactive_file 5\ntotal_inactive_file {128 * MB}",
-            },
-            *(2 * GB, GB + 128 * MB),
-            id="version 1",
+        (
+            "4:memory:/job",
+            {"memory/job/memory.limit_in_bytes": 2 * GB, "memory/job/memory.usage_in_bytes": GB},
+            {"memory/job/memory.stat": f"inactive_file 5\ntotal_inactive_file {128 * MB}"},
+            Allowance(2 * GB, GB + 128 * MB),
         ),
-        pytest.param(
-            ["0::/a/b"],
-            {
-                "a/b/memory.max": 8 * GB,
-                "a/b/memory.current": GB,
-                "a/memory.max": 4 * GB,
-                "a/memory.current": 3 * GB,
-                "other/memory.max": MB,
-            },
-            *(4 * GB, GB),
-            id="no more than the groups around it",
+        (
+            "0::/a/b",
+            {"a/b/memory.max": 8 * GB, "a/memory.max": 4 * GB, "other/memory.max": MB},
+            {"a/b/memory.current": GB, "a/memory.current": 3 * GB},
+            Allowance(4 * GB, GB),
         ),
-        pytest.param(
-            ["0::/docker/0123abc"],
-            {"memory.max": GB, "memory.current": 0},
-            *(GB, GB),
-            id="a container sees its own group as the root",
-        ),
+        ("0::/docker/0123abc", {"memory.max": GB}, {"memory.current": 0}, Allowance(GB, GB)),
     ],
+    ids=["version 2", "version 1", "groups around it", "a container's own group is the root"],
 )
-def test_a_memory_limit_is_read_with_what_is_left_of_it(groups, lines, files, limit, left):
-    assert memory_allowance(*groups(lines, files)) == Allowance(limit, left)
+def test_a_memory_limit_is_read_with_what_is_left_of_it(groups, line, limits, stat, allowance):
+    lines = [line, "3:cpu,cpuacct:/job", "0::/"] if line.startswith("4") else [line]
+    assert memory_allowance(*groups(lines, limits | stat)) == allowance
 
 
 @pytest.mark.parametrize(
@@ -353,13 +394,11 @@ def test_a_folder_of_that_name_is_not_taken_for_a_package(tmp_path, monkeypatch)
 
 def examined(monkeypatch, *results):
     """Findings of checks with these results, or that raise them."""
-
-    def check(result):
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    checks = {f"check {n}": lambda result=result: check(result) for n, result in enumerate(results)}
+    topics = list(dict.fromkeys(rule.topic for rule in RULES.values()))
+    checks = {
+        topic: lambda result=result: answer(result)
+        for topic, result in zip(topics, results, strict=False)
+    }
     monkeypatch.setattr(examine, "CHECKS", checks)
     return examine.examine()
 
@@ -371,7 +410,7 @@ def test_what_a_system_does_not_have_is_left_out(monkeypatch):
 
 def test_a_check_that_fails_says_so_and_stops_no_other(monkeypatch):
     failed, other = examined(monkeypatch, PermissionError("not yours"), OK)
-    assert (failed.level, failed.topic, failed.code) == ("note", "check 0", "failed")
+    assert (failed.level, failed.topic, failed.code) == ("note", "versions", "failed")
     assert failed.facts == {"error": "not yours"}
     assert other is OK
 

@@ -5,89 +5,134 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from paceline.config.text import listed, several
-from paceline.tools.findings import GB, MB, STYLES, Bytes, Finding, Report, Rule, Rules, ordered
+from paceline.tools import findings
+from paceline.tools.findings import GB, MB, STYLES, Bytes, Finding, Report, Rules
 
-RULES = Rules(
-    {
-        "nan": Rule("wrong", "reward", "it is {value}", "it spoils", "bound it by {bound:,}"),
-        "files": Rule("problem", "files", "only {free} are free", fix="ulimit"),
-        "large": Rule("note", "observation", "it is large", "it is slow", "divide it"),
-        "fine": Rule("ok", "ends", "all is well", fix="add more"),
-    }
-)
-WRONG = RULES.found("nan", value="NaN", bound=1000)
-PROBLEM = RULES.found("files", free=Bytes(64 * MB))
-NOTE, OK = RULES.found("large"), RULES.found("fine")
+OWN_RULES = """
+reward:
+  nan:
+    wrong: it is {value}
+    why: it spoils
+    fix: bound it by {bound:,}
+files:
+  files:
+    problem: only {free} are free
+    fix: ulimit
+observation:
+  large:
+    note: it is large
+    why: it is slow
+    fix: divide it
+ends:
+  fine:
+    ok: all is well
+    fix: add more
+"""
 
 
-def report(*findings, levels=("wrong", "risky", "note")):
-    return Report({"env": "My-v0", "speed": "fast"}, list(findings), levels, {"env": {"id": "My"}})
+@pytest.fixture
+def rules(tmp_path):
+    (tmp_path / "rules.yaml").write_text(OWN_RULES)
+    return Rules.read(tmp_path / "rules.yaml")
 
 
-def test_a_finding_is_its_rule_with_facts():
-    assert (WRONG.level, WRONG.topic, WRONG.code) == ("wrong", "reward", "nan")
-    assert WRONG.facts == {"value": "NaN", "bound": 1000}
-    assert (WRONG.text, WRONG.fix) == ("it is NaN", "bound it by 1,000")
-    assert RULES.found("nan", "note", value=0, bound=1).level == "note"
+@pytest.fixture
+def report(rules):
+    def make(*codes, levels=("wrong", "risky", "note")):
+        facts = {"nan": {"value": "NaN", "bound": 1000}, "files": {"free": Bytes(64 * MB)}}
+        found = [rules.found(code, **facts.get(code, {})) for code in codes]
+        return Report({"env": "My-v0", "speed": "fast"}, found, levels, {"env": {"id": "My"}})
+
+    return make
 
 
-def test_the_worst_comes_first_then_by_topic():
-    topics = ("reward", "ends")
-    findings = [Finding(level, topic, "", "") for level in STYLES for topic in topics]
-    assert ordered(random.sample(findings, len(findings)), topics) == findings
+@pytest.mark.parametrize("tool", ["check", "doctor"])
+def test_every_rule_has_one_level_and_known_texts_and_is_used(tool):
+    folder = Path(findings.__file__).with_name(tool)
+    source = "".join(file.read_text() for file in folder.glob("*.py"))
+    made = re.compile(r"disk|temporary|make|reset|close")  # codes put together from a topic
+    for codes in yaml.safe_load((folder / "rules.yaml").read_text()).values():
+        for code, texts in codes.items():
+            assert len(texts.keys() & STYLES.keys()) == 1, code
+            assert texts.keys() <= {*STYLES, "why", "fix"}, code
+            assert all(isinstance(text, str) and text for text in texts.values()), code
+            assert f'"{code}"' in source or made.match(code) or code in ("suites", "tools"), code
+
+
+def test_a_finding_is_its_rule_with_facts(rules):
+    found = rules.found("nan", value="NaN", bound=1000)
+    assert (found.level, found.topic, found.code) == ("wrong", "reward", "nan")
+    assert found.facts == {"value": "NaN", "bound": 1000}
+    assert (found.text, found.fix) == ("it is NaN", "bound it by 1,000")
+    assert rules.found("nan", "note", value=0, bound=1).level == "note"
+
+
+def test_the_worst_comes_first_then_by_topic(rules):
+    found = [Finding(level, topic, "", "") for level in STYLES for topic in ("reward", "ends")]
+    assert rules.ordered(random.sample(found, len(found))) == found
 
 
 @pytest.mark.parametrize(
-    ("findings", "summary", "failed"),
+    ("codes", "summary", "failed"),
     [
-        ([], "nothing to fix", False),
-        ([NOTE, OK], "nothing to fix, 1 note", False),
-        ([dataclasses.replace(WRONG, level="risky")], "1 risky", True),
-        ([WRONG, WRONG, NOTE, NOTE], "2 wrong, 2 notes", True),
+        ((), "nothing to fix", False),
+        (("large", "fine"), "nothing to fix, 1 note", False),
+        (("nan", "nan", "large", "large"), "2 wrong, 2 notes", True),
     ],
 )
-def test_only_what_is_worse_than_a_note_has_to_be_fixed(findings, summary, failed):
-    shown = report(*findings)
+def test_only_what_is_worse_than_a_note_has_to_be_fixed(report, codes, summary, failed):
+    shown = report(*codes)
     assert (shown.summary, shown.failed) == (summary, failed)
 
 
-def test_problems_are_counted():
-    shown = report(PROBLEM, PROBLEM, NOTE, levels=("problem", "note"))
+def test_problems_are_counted(report):
+    shown = report("files", "files", "large", levels=("problem", "note"))
     assert shown.summary == "2 problems, 1 note"
     content = json.loads(shown.as_json())
     assert (content["problems"], content["notes"]) == (2, 1)
 
 
-def test_json_holds_the_findings_with_their_facts_and_counts():
-    content = json.loads(report(WRONG, NOTE, OK).as_json())
+def test_json_holds_the_findings_with_their_facts_and_counts(report):
+    shown = report("nan", "large", "fine")
+    content = json.loads(shown.as_json())
     assert content.keys() == {"env", "findings", "wrong", "risky", "notes"}
-    assert content["findings"] == [dataclasses.asdict(f) for f in (WRONG, NOTE, OK)]
+    assert content["findings"] == [dataclasses.asdict(finding) for finding in shown.findings]
     assert (content["wrong"], content["risky"], content["notes"]) == (1, 0, 1)
 
 
-def test_plain_text_has_a_line_for_each_finding_and_its_remarks():
-    lines = [line.split(maxsplit=2) for line in report(WRONG, NOTE, OK).as_text().splitlines()]
+def test_plain_text_has_a_line_for_each_finding_and_its_remarks(report):
+    shown = report("nan", "large", "fine").as_text()
+    lines = [line.split(maxsplit=2) for line in shown.splitlines()]
     assert lines[0] == ["env", "My-v0"]
-    assert lines[3] == ["wrong", "reward", WRONG.text]
+    assert lines[3] == ["wrong", "reward", "it is NaN"]
     assert [line[0] for line in lines[4:6]] == ["why:", "fix:"]
-    assert lines[-4] == ["ok", "ends", OK.text]
+    assert lines[-4] == ["ok", "ends", "all is well"]
     assert lines[-3] == ["add", "more"]  # nothing has to be fixed
     assert " ".join(lines[-1]) == "1 wrong, 1 note"
 
 
-def test_a_terminal_gets_every_sentence_whole_however_narrow_it_is(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "40")
-    odd = RULES.found("nan", value="not " * 20 + "/a/[bold]odd[/bold]/place", bound=1)
-    report(odd, NOTE).print_rich()
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 40
-    words = " ".join(shown.split())
-    for text in ("[bold]odd[/bold]", "why: it spoils", "fix: bound it by 1", "1 wrong, 1 note"):
-        assert text in words
+def test_a_terminal_gets_colors_and_every_sentence_whole_however_narrow_it_is(rules, report):
+    odd = rules.found("nan", value="not " * 20 + "/a/[bold]odd[/bold]/place", bound=1)
+    shown = dataclasses.replace(report("large"), findings=[odd, *report("large").findings])
+    colored = shown.as_text(width=40)
+    assert "\x1b[1;31mwrong\x1b[0m" in colored
+    bare = re.sub(r"\x1b\[[\d;]*m", "", colored)
+    assert max(map(len, bare.splitlines())) <= 40
+    letters = "".join(bare.split())  # wherever lines were broken
+    for text in (odd.text, odd.why, odd.fix, "1 wrong, 1 note"):
+        assert "".join(text.split()) in letters
+
+
+def test_a_terminal_that_wants_no_colors_gets_none(report, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in report("nan").as_text(width=80)
 
 
 def test_numbers_are_written_for_readers():

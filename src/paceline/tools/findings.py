@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, TextIO
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, TextIO
+
+import yaml
 
 from ..config.text import several
 
 Level = Literal["wrong", "problem", "risky", "note", "ok"]
 STYLES: dict[Level, str] = {
-    "wrong": "bold red",
-    "problem": "bold red",
-    "risky": "magenta",
-    "note": "yellow",
-    "ok": "green",
+    "wrong": "1;31",
+    "problem": "1;31",
+    "risky": "35",
+    "note": "33",
+    "ok": "32",
 }
-"""Levels from worst to best, with their colors."""
+"""Levels from worst to best, with their colors as a terminal takes them."""
+DIM = "2"
 COUNTS: dict[Level, str] = {"problem": "problems", "note": "notes"}
 """JSON fields that count a level, where they are not named as the level is."""
 MB = 2**20
@@ -42,9 +49,9 @@ class Rule(NamedTuple):
     topic: str
     text: str
     """what was seen, with its value"""
-    why: str = ""
+    why: str
     """what it does to training; empty where nothing is wrong"""
-    fix: str = ""
+    fix: str
     """what to do or to write instead; empty where there is nothing to do"""
 
 
@@ -61,15 +68,45 @@ class Finding:
     facts: dict[str, Any] = field(default_factory=dict)
     """plain values that the texts were filled in with"""
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Findings that share it say the same."""
+        return self.code, self.facts.get("error"), self.facts.get("place")
+
+    @property
+    def remarks(self) -> list[str]:
+        """Lines below what was seen. What could be added where all is well is not called a fix."""
+        lines = [f"why: {self.why}"] if self.why else []
+        if self.fix:
+            lines.append(self.fix if self.level == "ok" else f"fix: {self.fix}")
+        return lines
+
 
 class Rules(dict[str, Rule]):
-    """Rules by the code of their findings."""
+    """Rules by the code of their findings, and their topics in order."""
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """From YAML: topic → code → texts, where that of what was seen has the level's name."""
+        topics = yaml.safe_load(file.read_text("utf-8"))
+        rules = cls()
+        for topic, codes in topics.items():
+            for code, texts in codes.items():
+                (level,) = texts.keys() & STYLES.keys()
+                remarks = texts.get("why", ""), texts.get("fix", "")
+                rules[code] = Rule(level, topic, texts[level], *remarks)
+        return rules
 
     def found(self, code: str, level: Level | None = None, /, **facts: Any) -> Finding:
         """A finding with these facts; `level` replaces the rule's."""
         rule = self[code]
         text, why, fix = (part.format(**facts) for part in rule[2:])
         return Finding(level or rule.level, rule.topic, code, text, why, fix, facts)
+
+    def ordered(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The worst first; of one level by topic."""
+        levels, topics = list(STYLES), [rule.topic for rule in self.values()]
+        return sorted(findings, key=lambda f: (levels.index(f.level), topics.index(f.topic)))
 
 
 class FindingLog:
@@ -82,7 +119,7 @@ class FindingLog:
     def add(self, *findings: Finding) -> None:
         """What is known already is left out, such as the same error at another step."""
         for finding in findings:
-            if identity(finding) not in map(identity, self.findings):
+            if all(finding.identity != known.identity for known in self.findings):
                 self.findings.append(finding)
                 self._report(finding)
 
@@ -91,21 +128,6 @@ class FindingLog:
         levels = list(STYLES)
         bad = levels[: levels.index(level) + 1]
         return any(finding.topic in topics and finding.level in bad for finding in self.findings)
-
-
-def identity(finding: Finding) -> tuple[Any, ...]:
-    """Findings that share it say the same."""
-    return finding.code, finding.facts.get("error"), finding.facts.get("place")
-
-
-def ordered(findings: Iterable[Finding], topics: Sequence[str] = ()) -> list[Finding]:
-    """The worst first; of one level by `topics`, if given."""
-    levels = list(STYLES)
-
-    def rank(finding: Finding) -> tuple[int, int]:
-        return levels.index(finding.level), topics.index(finding.topic) if topics else 0
-
-    return sorted(findings, key=rank)
 
 
 @dataclass(frozen=True)
@@ -143,51 +165,43 @@ class Report:
         findings = [asdict(finding) for finding in self.findings]
         return json.dumps({**self.content, "findings": findings, **counts}, indent=2)
 
-    def as_text(self) -> str:
-        """A line for each finding, followed by its remarks."""
-        lines = [f"{name:<9} {value}" for name, value in self.heading.items()]
-        lines.append("")
+    def as_text(self, width: int | None = None) -> str:
+        """A line for each finding and each of its remarks; for a terminal of this width, colored
+        and broken where it ends."""
         level_width = max((len(finding.level) for finding in self.findings), default=0)
         topic_width = max((len(finding.topic) for finding in self.findings), default=0)
-        for finding in self.findings:
-            columns = f"{finding.level:<{level_width}} {finding.topic:<{topic_width}}  "
-            lines.append(columns + finding.text)
-            lines += [" " * len(columns) + remark for remark in remarks(finding)]
-        return "\n".join([*lines, "", self.summary])
-
-    def print_rich(self) -> None:
-        """Colors, and columns that fit the terminal."""
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        heading, table = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
+        lines: list[str] = []
         for name, value in self.heading.items():
-            heading.add_row(Text(name, style="dim"), Text(value))
+            lines += _beside(f"{name:<9} ", [value], DIM, width)
+        lines.append("")
         for finding in self.findings:
-            text = Text(finding.text)
-            for remark in remarks(finding):
-                text.append(f"\n{remark}", style="dim")
-            table.add_row(Text(finding.level, style=STYLES[finding.level]), finding.topic, text)
+            start = f"{finding.level:<{level_width}} {finding.topic:<{topic_width}}  "
+            texts = [finding.text, *finding.remarks]
+            lines += _beside(start, texts, STYLES[finding.level], width)
         worst: Level = next((level for level, number in self.counts.items() if number), "ok")
-        summary = Text(self.summary, style=STYLES[worst])
-        Console(highlight=False).print(heading, "", table, "", summary, sep="\n")
+        summary = self.summary if width is None else _colored(self.summary, STYLES[worst])
+        return "\n".join([*lines, "", summary])
 
     def print(self, as_json: bool) -> None:
-        if as_json:
-            print(self.as_json())
-        elif is_terminal(sys.stdout):
-            self.print_rich()
-        else:
-            print(self.as_text())
+        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
+        print(self.as_json() if as_json else self.as_text(width))
 
 
-def remarks(finding: Finding) -> list[str]:
-    """Lines below what was seen. What could be added where all is well is not called a fix."""
-    lines = [f"why: {finding.why}"] if finding.why else []
-    if finding.fix:
-        lines.append(finding.fix if finding.level == "ok" else f"fix: {finding.fix}")
-    return lines
+def _beside(start: str, texts: list[str], style: str, width: int | None) -> list[str]:
+    """Lines with the texts beside `start`, whose first word has the style; later texts are dim."""
+    indent = " " * len(start)
+    if width is None:
+        return [start + texts[0], *(indent + text for text in texts[1:])]
+    wrap = partial(textwrap.wrap, width=max(20, width - len(start)), break_on_hyphens=False)
+    name, space, rest = start.partition(" ")
+    first, *more = wrap(texts[0]) or [""]
+    remarks = [_colored(line, DIM) for text in texts[1:] for line in wrap(text)]
+    colored = _colored(name, style) + space + rest + first
+    return [colored, *(indent + line for line in [*more, *remarks])]
+
+
+def _colored(text: str, style: str) -> str:
+    return text if "NO_COLOR" in os.environ else f"\x1b[{style}m{text}\x1b[0m"
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -11,8 +11,9 @@ import numpy as np
 from ...config.text import printable
 from ...rollout import Array
 
+FEW = 6
+"""Entries of an array that are all shown."""
 MAX_SHOWN = 70
-SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
 
 class Record(NamedTuple):
@@ -26,25 +27,42 @@ class Record(NamedTuple):
     truncated: bool
 
 
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """The arrays and plain values in nested ones, each with its place, such as `['state'][0]`."""
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from leaves(value[key], f"{place}[{key!r}]")
+    elif isinstance(value, (tuple, list)):
+        for position, part in enumerate(value):
+            yield from leaves(part, f"{place}[{position}]")
+    else:
+        yield place, value
+
+
+def content(value: Any) -> list[tuple[Any, ...]]:
+    """Structure, shapes, types and bits: what is equal for equal values alone."""
+    found = []
+    for place, leaf in leaves(value):
+        array = np.asarray(leaf)
+        bits = repr(leaf) if array.dtype.hasobject else array.tobytes()
+        found.append((place, array.dtype.str, array.shape, bits))
+    return found
+
+
 def identical(one: Any, other: Any) -> bool:
-    """Same structure, shapes, types and bits; NaN equals NaN."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        if type(one) is not type(other) or one.shape != other.shape or one.dtype != other.dtype:
-            return False
-        if one.dtype.hasobject:
-            return all(identical(*pair) for pair in zip(one.flat, other.flat, strict=True))
-        return one.tobytes() == other.tobytes()
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
-    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
-        pairs = zip(one, other, strict=False)
-        return len(one) == len(other) and all(identical(*pair) for pair in pairs)
-    if isinstance(one, SCALARS) and isinstance(other, SCALARS):
-        return bool(one == other) or (one != one and other != other)
-    try:
-        return np.asarray(one).tobytes() == np.asarray(other).tobytes()
-    except Exception:  # values that can't be compared count as equal
-        return True
+    return content(one) == content(other)
+
+
+def digest(records: list[Record]) -> str:
+    """A fingerprint that another process can compare."""
+    return blake2b(repr(content(records)).encode(), digest_size=16).hexdigest()
+
+
+def flat_numbers(value: Any) -> Array:
+    """All numbers of an observation, in a row."""
+    arrays = [np.asarray(leaf) for _, leaf in leaves(value)]
+    numbers = [array.ravel().astype(float) for array in arrays if array.dtype.kind in "biuf"]
+    return np.concatenate([np.empty(0), *numbers])
 
 
 def first_difference(one: list[Record], other: list[Record]) -> str | None:
@@ -55,79 +73,44 @@ def first_difference(one: list[Record], other: list[Record]) -> str | None:
         when = f"after step {step}" if step else "after reset"
         if left.first != right.first:
             return f"{when} one starts a new episode and the other does not"
-        if not identical(left.obs, right.obs):
-            return f"{when} the observation is {_both(left.obs, right.obs)}"
-        for name in ("reward", "terminated", "truncated"):
-            values = getattr(left, name), getattr(right, name)
-            if not identical(*values):
-                return f"{when} {name} is {brief(values[0])} and {brief(values[1])}"
+        for name in Record._fields[1:]:
+            if difference := _difference(getattr(left, name), getattr(right, name)):
+                return f"{when} {'the observation' if name == 'obs' else name}{difference}"
     return None
 
 
-def _both(one: Any, other: Any) -> str:
-    """Two observations; of a large one only the part that differs."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in one:
-            if key not in other or not identical(one[key], other[key]):
-                return f"{brief({key: one[key]})} and {brief({key: other.get(key)})}"
-    if isinstance(one, np.ndarray) and np.shape(one) == np.shape(other) and one.size > 6:
-        at = tuple(int(i) for i in np.argwhere(one != np.asarray(other))[:1].ravel())
-        return f"{brief(one[at])} and {brief(other[at])} at entry {at[0] if len(at) == 1 else at}"
-    return f"{brief(one)} and {brief(other)}"
+def _difference(one: Any, other: Any) -> str:
+    """In the first part that differs; empty if none does."""
+    if identical(one, other):
+        return ""
+    for (place, left), (there, right) in zip(leaves(one), leaves(other), strict=False):
+        if place == there and not identical(left, right):
+            at = ""
+            if np.size(left) > FEW and np.shape(left) == np.shape(right):
+                index = np.argwhere(np.asarray(left) != np.asarray(right))[:1].ravel().tolist()
+                left, right = left[tuple(index)], right[tuple(index)]
+                at = f" at entry {index[0] if len(index) == 1 else tuple(index)}"
+            return f"{place} is {brief(left)} and {brief(right)}{at}"
+    return f" is {brief(one)} and {brief(other)}"
 
 
 def drift_apart(one: list[Record], other: list[Record], tolerance: float) -> bool:
     """Whether the first difference is within an episode and within the tolerance."""
     for left, right in zip(one, other, strict=False):
-        if first_difference([left], [right]):
+        if not identical(left, right):
             here, there = (flat_numbers((record.obs, record.reward)) for record in (left, right))
             close = here.shape == there.shape and np.allclose(here, there, tolerance, tolerance)
             return close and not left.first and left[3:] == right[3:]
     return True
 
 
-def digest(records: list[Record]) -> str:
-    """A fingerprint that another process can compare."""
-    hashed = blake2b(digest_size=16)
-
-    def update(value: Any) -> None:
-        if isinstance(value, dict):
-            for key in sorted(value, key=str):
-                update(str(key))
-                update(value[key])
-        elif isinstance(value, (tuple, list)):
-            for part in value:
-                update(part)
-        elif isinstance(value, str):
-            hashed.update(value.encode())
-        else:
-            array = np.asarray(value)
-            hashed.update(repr(value).encode() if array.dtype.hasobject else array.tobytes())
-
-    update(records)
-    return hashed.hexdigest()
-
-
-def flat_numbers(value: Any) -> Array:
-    """All numbers of an observation, in a row."""
-    if isinstance(value, Mapping):
-        parts = [flat_numbers(value[key]) for key in sorted(value, key=str)]
-    elif isinstance(value, (tuple, list)):
-        parts = [flat_numbers(part) for part in value]
-    else:
-        array = np.asarray(value)
-        return array.ravel().astype(float) if array.dtype.kind in "biuf" else np.empty(0)
-    return np.concatenate([np.empty(0), *parts])
-
-
 def brief(value: Any) -> str:
     """A value in at most about 70 characters."""
-    if isinstance(value, np.ndarray) and value.size > 6:
-        numbers = ", ".join(f"{number:.4g}" for number in value.ravel()[:4].astype(float))
-        return f"[{numbers}, …] of shape {value.shape}"
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iufb":
-        return f"[{', '.join(f'{number:.6g}' for number in value.ravel().astype(float))}]"
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, np.ndarray) and value.ndim:
+        numbers = [brief(number) for number in value.ravel()[: FEW if value.size <= FEW else 4]]
+        more = f", …] of shape {value.shape}" if value.size > FEW else "]"
+        return f"[{', '.join(numbers)}{more}"
     text = printable(f"{value:.6g}" if isinstance(value, float) else repr(value))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} …"

@@ -12,11 +12,11 @@ import numpy as np
 
 from ...envs.spaces import ActionSpec
 from ...rollout import Array
-from ..findings import Finding
+from ..findings import Finding, Level
 from .environment import CheckedEnv, EnvFactory
 from .episodes import Episode, PlayStats
-from .player import Player, as_bool
-from .rules import RULES
+from .player import Player, ends
+from .rules import found
 
 FEW = 4
 """Fewer episodes prove nothing."""
@@ -32,48 +32,58 @@ SEARCHED = 2_000
 """Steps within which an end has to come."""
 
 
-def about_ends(stats: PlayStats, limit: int | None, self_reset: bool) -> list[Finding]:
+def about_ends(
+    stats: PlayStats, factory: EnvFactory, spec: ActionSpec, limit: int | None, seconds: float
+) -> Iterator[Finding]:
     """`limit` is the time limit that is known from outside."""
     ended = stats.ended
-    if not ended:
-        if not stats.steps:
-            return []
-        if limit is None:
-            level: Any = "risky" if stats.steps >= MANY_STEPS else "note"
-            return [RULES.found("ends-never", level, steps=stats.steps)]
-        return [unseen(stats, limit)]
-    findings = []
-    if self_reset or stats.final_in_info:
-        findings.append(RULES.found("ends-self-reset"))
-    if len(ended) >= FEW:
-        findings += _about_many(ended, stats.tracks)
-    if not findings:
+    if not ended and limit is None and factory.single:
+        level: Level = "risky" if stats.steps >= MANY_STEPS else "note"
+        yield found("ends-never", level, steps=stats.steps)
+    elif not ended:
+        yield found("ends-unseen", steps=stats.steps, limit=limit or "unknown")
+    elif stats.shows_next:
+        yield found("ends-shows-next")
+    elif findings := [*_about_resets(stats, factory, spec, seconds), *_about_lengths(ended)]:
+        yield from findings
+    else:
         lengths = [episode.length for episode in ended]
         terminated = sum(episode.terminated for episode in ended)
-        counts = {"episodes": len(ended), "terminated": terminated}
-        facts = {**counts, "truncated": len(ended) - terminated}
-        extremes = {"shortest": min(lengths), "longest": max(lengths)}
-        findings.append(RULES.found("ends-ok", **facts, **extremes))
-    return findings
+        yield found(
+            "ends-ok",
+            episodes=len(ended),
+            terminated=terminated,
+            truncated=len(ended) - terminated,
+            shortest=min(lengths),
+            longest=max(lengths),
+        )
 
 
-def unseen(stats: PlayStats, limit: int | None) -> Finding:
-    return RULES.found("ends-unseen", steps=stats.steps, limit=limit or "unknown")
+def _about_resets(
+    stats: PlayStats, factory: EnvFactory, spec: ActionSpec, seconds: float
+) -> Iterator[Finding]:
+    by_itself = any(episode.terminated or episode.truncated for episode in stats.ended)
+    if stats.final_in_info or (
+        by_itself and factory.single and resets_itself(factory, spec, seconds)
+    ):
+        yield found("ends-self-reset")
 
 
-def _about_many(ended: list[Episode], tracks: list[list[Array]]) -> Iterator[Finding]:
+def _about_lengths(ended: list[Episode]) -> Iterator[Finding]:
     episodes, lengths = len(ended), [episode.length for episode in ended]
+    if episodes < FEW:
+        return
     if all(episode.terminated and episode.truncated for episode in ended):
-        yield RULES.found("ends-both-flags", episodes=episodes)
+        yield found("ends-both-flags", episodes=episodes)
     if set(lengths) == {1}:
-        yield RULES.found("ends-first-step", episodes=episodes)
+        yield found("ends-first-step", episodes=episodes)
     elif lengths[0] > 1 and episodes > FEW and set(lengths[1:]) == {1}:
-        yield RULES.found("ends-stay-ended", length=lengths[0], episodes=episodes - 1)
+        yield found("ends-stay-ended", length=lengths[0], episodes=episodes - 1)
     length, count = time_limit(ended)
     if count:
-        shown = length < SHORT or shows_time(tracks)
+        shown = length < SHORT or shows_time([episode.track for episode in ended])
         code = "ends-horizon" if shown else "ends-time-limit"
-        yield RULES.found(code, length=length, count=count, episodes=episodes)
+        yield found(code, length=length, count=count, episodes=episodes)
 
 
 def time_limit(ended: list[Episode]) -> tuple[int, int]:
@@ -91,7 +101,8 @@ def time_limit(ended: list[Episode]) -> tuple[int, int]:
 def shows_time(tracks: list[list[Array]]) -> bool:
     """Whether a number of the observation only rises or falls, the same in every episode."""
     whole = [track for track in tracks if len(track) > 2]
-    if len(whole) < 2 or len({track[0].size for track in whole}) != 1:
+    sizes = {numbers.size for track in whole for numbers in track}
+    if len(whole) < 2 or len(sizes) != 1:
         return False
     common = min(len(track) for track in whole)
     stacked = np.stack([np.stack(track[:common]) for track in whole])
@@ -103,26 +114,22 @@ def shows_time(tracks: list[list[Array]]) -> bool:
 def resets_itself(factory: EnvFactory, spec: ActionSpec, seconds: float) -> bool:
     """Whether the step that ends an episode calls the environment's own reset()."""
     until, calls = time.monotonic() + seconds, 0
-    env = CheckedEnv(factory)
-    inner = env.env.unwrapped
-    reset = inner.reset
+    with CheckedEnv(factory) as env:
+        inner = env.env.unwrapped
+        reset = inner.reset
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return reset(*args, **kwargs)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return reset(*args, **kwargs)
 
-    with suppress(AttributeError):  # of a class with slots
-        inner.reset = counted
-    player = Player(env, spec, factory.request.seed, actions=2)
-    found = False
-    for _ in range(SEARCHED):
-        calls = 0
-        first, result, _ = player.next()
-        if as_bool(result.terminated) or as_bool(result.truncated):
-            found = calls > 0 and not first
-            break
-        if time.monotonic() > until:
-            break
-    env.discard()
-    return found
+        with suppress(AttributeError):  # of a class with slots
+            inner.reset = counted
+        player = Player(env, spec, factory.request.seed, actions=2)
+        for _ in range(SEARCHED):
+            calls = 0
+            if ends(player.next().result):
+                return calls > 0
+            if time.monotonic() > until:
+                break
+    return False

@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
-import traceback
+import ctypes
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Self
 
 import gymnasium as gym
+import numpy as np
 
 from ...config.text import printable
+from ...envs.adapters import ObservationAdapter
 from ...envs.env_columns import EnvColumns
+from ...envs.guards import describe
 from ...envs.native import NativeColumns
 from ...envs.source import single_agent_columns, source_of
+from ...envs.spaces import ACTION_MASK
 from ...errors import BadInput
+from ...processes.heartbeat import Heartbeat
+from ...rollout import Rollout
 from ..findings import Finding
 from .compare import brief
-from .request import CALLS, CallHeartbeat, Request
-from .rules import RULES
+from .rules import found
+
+CALLS = ("import", "__init__", "reset", "step", "close", "measure")
+"""What an environment's process may be doing."""
+MAX_ERROR = 400
+"""Letters of an error that are shown."""
+SHOWS_NEXT = "paceline_shows_next"
+"""In the info of a last step that shows the first observation of the next episode."""
+
+
+class CallHeartbeat(Heartbeat):
+    """With the index, in `CALLS`, of the call that is going on."""
+
+    _fields_: ClassVar[Any] = (("call", ctypes.c_int64),)
+    call: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What `paceline check` is asked for."""
+
+    env_id: Any
+    """a name; within one process also a callable"""
+    options: dict[str, Any] = field(default_factory=dict)
+    """of `source_of`: kwargs, time_limit, wrappers"""
+    seed: int = 0
+    seconds: float = 3.0
+    """that the measurement takes, and about what each check may take"""
+    timeout: float = 60.0
+    """seconds after which a call that has not returned is a hang"""
+    replay: int = 0
+    """results of the reference to play again in the measuring process; 0 for none"""
 
 
 class CallFailed(Exception):
@@ -44,8 +80,7 @@ class EnvFactory:
 
     def make(self) -> tuple[gym.Env[Any, Any], int | None]:
         """An environment, and the time limit to apply from outside, if any."""
-        assert self._make is not None, "this suite makes batches only"
-        return self._make()
+        return (BatchOfOne(self), None) if self._make is None else self._make()
 
     def columns(self, num_envs: int, seed: int | None = None) -> EnvColumns | NativeColumns:
         """Several environments side by side, as a run steps them."""
@@ -54,6 +89,68 @@ class EnvFactory:
         columns = single_agent_columns(request.env_id, num_envs, seed=seed, **request.options)
         columns.heartbeat = self.heartbeat
         return columns
+
+
+class BatchOfOne(gym.Env[Any, Any]):
+    """A suite that only makes batches, as one environment: a batch with a single column.
+
+    `reset(seed)` makes a new batch; without a seed the batch goes on with its next episode.
+    """
+
+    def __init__(self, factory: EnvFactory) -> None:
+        self._factory, self._action = factory, None
+        self._unused_seed: int | None = factory.request.seed
+        """of a batch whose episodes have not begun"""
+        self._columns = columns = factory.columns(1, self._unused_seed)
+        self._out = Rollout.allocate(1, 1, columns.obs_spec.stored, columns.act_spec.stored)
+        self._read = ObservationAdapter(columns.obs_spec).read
+        self.action_space, self.observation_space = columns.action_space, columns.observation_space
+        if isinstance(space := columns.observation_space, gym.spaces.Dict):
+            parts = {key: part for key, part in space.items() if key != ACTION_MASK}
+            self.observation_space = gym.spaces.Dict(parts)  # a mask is stored apart
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            if seed != self._unused_seed:
+                self.close()
+                self._columns = self._factory.columns(1, seed)
+            self._unused_seed = None
+            self._columns.reset(self._out.obs[-1])
+        elif not self._out.first[-1]:
+            self._next_row()  # which only resets
+        return self._seen()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        out, self._action = self._out, action
+        self._next_row()
+        terminated, truncated = bool(out.terminated[0, 0]), bool(out.truncated[0, 0])
+        obs, info = self._seen()
+        if (terminated or truncated) and out.first[-1]:
+            info[SHOWS_NEXT] = True
+        return obs, float(out.reward[0, 0]), terminated, truncated, info
+
+    def close(self) -> None:
+        self._columns.close()
+
+    def _next_row(self) -> None:
+        self._out.start_next()
+        actions: Any = np.asarray(self._action)[None]
+        self._columns.step(0, actions, self._out)
+
+    def _seen(self) -> tuple[Any, dict[str, Any]]:
+        """Observation and info."""
+        obs, spec = self._out.obs[-1], self._columns.obs_spec
+        info = {ACTION_MASK: spec.split(obs)["mask"][0].copy()} if spec.mask else {}
+        return _first_row(self._read(obs)), info
+
+
+def _first_row(batched: Any) -> Any:
+    """Of the arrays in a structure of them."""
+    if isinstance(batched, dict):
+        return {key: _first_row(part) for key, part in batched.items()}
+    if isinstance(batched, tuple):
+        return tuple(map(_first_row, batched))
+    return batched[0]
 
 
 class StepResult(NamedTuple):
@@ -70,7 +167,7 @@ class CheckedEnv:
     """One environment; a call that fails raises `CallFailed` with the finding."""
 
     def __init__(self, factory: EnvFactory) -> None:
-        self._heartbeat = factory.heartbeat
+        self._heartbeat, self.single = factory.heartbeat, factory.single
         self.env, self.limit = self._call("__init__", factory.make)
         self.age = 0
         """steps since the last reset"""
@@ -79,16 +176,14 @@ class CheckedEnv:
     @property
     def time_limit(self) -> int | None:
         """From outside, or of a wrapper that Gymnasium has put around it."""
-        if self.limit is not None:
-            return self.limit
         declared = getattr(getattr(self.env, "spec", None), "max_episode_steps", None)
-        return declared if declared and declared > 0 else None
+        return self.limit or (declared if declared and declared > 0 else None)
 
     def reset(self, seed: int | None) -> StepResult:
         self.age = 0
         result = self._call("reset", lambda: self.env.reset(seed=seed))
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            raise CallFailed(RULES.found("reset-form", value=describe_type(result)))
+            raise CallFailed(found("reset-form", value=describe_type(result)))
         return StepResult(*result)
 
     def step(self, action: Any) -> StepResult:
@@ -96,12 +191,18 @@ class CheckedEnv:
         self._action = action
         result = self._call("step", lambda: self.env.step(action))
         if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
-            raise CallFailed(RULES.found("step-form", value=describe_type(result)))
+            raise CallFailed(found("step-form", value=describe_type(result)))
         obs, reward, terminated, truncated, info = result
         return StepResult(obs, info, reward, terminated, truncated)
 
     def close(self) -> None:
         self._call("close", self.env.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
 
     def discard(self) -> None:
         """Close it; whether that fails is found elsewhere."""
@@ -121,23 +222,13 @@ class CheckedEnv:
             raise CallFailed(self._raised(name, error)) from error
 
     def _raised(self, name: str, error: BaseException) -> Finding:
-        text = describe_error(error)
+        text = printable(describe(error))
+        text = text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} …"
         if name == "step":
-            facts = {"step": self.age, "action": brief(self._action)}
-            return RULES.found("step-raises", error=text, **facts)
+            return found("step-raises", error=text, step=self.age, action=brief(self._action))
         if name == "reset" and isinstance(error, TypeError) and "seed" in str(error):
-            return RULES.found("reset-seed", error=text)
-        return RULES.found(f"{'make' if name == '__init__' else name}-raises", error=text)
-
-
-def describe_error(error: BaseException) -> str:
-    """The error in one line, with the last line of code outside this package."""
-    here = str(Path(__file__).parent)
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not frame.filename.startswith(here)]
-    place = f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""
-    text = printable(f"{type(error).__name__}: {error}")
-    return f"{text if len(text) <= 300 else f'{text[:300]} …'}{place}"
+            return found("reset-seed", error=text)
+        return found(f"{'make' if name == '__init__' else name}-raises", error=text)
 
 
 def describe_type(value: Any) -> str:

@@ -15,9 +15,9 @@ from ...envs.spaces import ACTION_MASK, ActionSpec
 from ...rollout import Array
 from ..findings import Finding, FindingLog
 from .compare import flat_numbers, identical
-from .environment import CallFailed, CheckedEnv, EnvFactory, StepResult
+from .environment import SHOWS_NEXT, CallFailed, CheckedEnv, EnvFactory
 from .player import Played, Player, as_bool
-from .rules import RULES
+from .rules import found
 from .values import FaultCounter, faults
 
 STEPS = 5_000
@@ -32,6 +32,8 @@ MAX_NUMBERS = 2_000_000
 LARGE = 1e3
 """Of an observation's numbers and of rewards."""
 FINAL_KEYS = ("final_observation", "final_obs", "terminal_observation")
+NOT_OF_BATCHES = ("observation-dtype",)
+"""Faults that don't show in what a batch has stored already."""
 
 
 @dataclass
@@ -42,6 +44,8 @@ class Episode:
     terminated: bool = False
     truncated: bool = False
     ended: bool = False
+    track: list[Array] = field(default_factory=list)
+    """[time] numbers of its observations"""
 
 
 @dataclass
@@ -51,8 +55,6 @@ class PlayStats:
     steps: int = 0
     results: int = 0
     episodes: list[Episode] = field(default_factory=list)
-    tracks: list[list[Array]] = field(default_factory=list)
-    """[episode][time] numbers of its observations"""
     max_obs: float = 0.0
     """largest absolute number observed, where the space is a Box"""
     max_reward: float = 0.0
@@ -63,80 +65,62 @@ class PlayStats:
     """step() wrote into its action"""
     final_in_info: bool = False
     """the last observation came in info, so that another took its place"""
+    shows_next: bool = False
+    """the last step of an episode showed the first observation of the next one"""
     mask_in_reset: bool | None = None
     """whether the first reset gave a mask in info; None before it"""
     mask_differs: str = ""
     """the call whose info, unlike that of the first reset, had a mask or had none"""
+    first_obs: Any = None
+    last_obs: tuple[Any, Any] | None = None
+    """the last observation of this instance, and a copy made when it came"""
 
     @property
     def ended(self) -> list[Episode]:
         return [episode for episode in self.episodes if episode.ended]
 
-
-class ResultInspector:
-    """Checks the results of one environment and gathers statistics."""
-
-    def __init__(self, spec: ActionSpec, counter: FaultCounter) -> None:
-        self._spec, self._faults, self.stats = spec, counter, PlayStats()
-        self._last: tuple[Any, Any] | None = None
-        """the last observation, and a copy made when it came"""
-        self._first_obs: Any = None
-
-    def inspect(self, played: Played, space: gym.Space[Any]) -> None:
-        stats, result = self.stats, played.result
-        if played.first:
-            stats.episodes.append(Episode())
-            if len(stats.tracks) < TRACKS:
-                stats.tracks.append([])
-        episode = stats.episodes[-1]
-        stats.results += 1
-        stats.steps += not played.first
-        episode.length += not played.first
-        for fault in faults(result, space, self._spec, played.over):
-            self._faults.add(fault, episode.length)
+    def add(self, played: Played, space: gym.Space[Any], masks: bool) -> None:
+        """Take in one more result; `masks` where actions may be masked."""
+        first, result, over = played
+        if first:
+            self.episodes.append(Episode())
+        episode = self.episodes[-1]
+        self.results += 1
+        self.steps += not first
+        episode.length += not first
         self._compare_observations(result.obs)
-        self._look_for_mask(played)
-        self._measure(result, space)
-        if played.over:
+        given = ACTION_MASK in result.info
+        if self.mask_in_reset is None:
+            self.mask_in_reset = given
+        elif masks and not over and given != self.mask_in_reset:
+            self.mask_differs = self.mask_differs or ("reset" if first else "step")
+        self.max_reward = max(self.max_reward, _largest(flat_numbers(result.reward)))
+        self._measure(result.obs, space, episode.track)
+        if over:
             episode.ended = True
             episode.terminated = as_bool(result.terminated)
             episode.truncated = as_bool(result.truncated)
-            stats.final_in_info |= any(key in result.info for key in FINAL_KEYS)
-
-    def new_instance(self) -> None:
-        """The next result is of another instance."""
-        self._last = None
+            self.final_in_info |= any(key in result.info for key in FINAL_KEYS)
+            self.shows_next |= SHOWS_NEXT in result.info
 
     def _compare_observations(self, obs: Any) -> None:
-        stats = self.stats
-        stats.obs_aliased |= self._last is not None and not identical(*self._last)
+        self.obs_aliased |= self.last_obs is not None and not identical(*self.last_obs)
         kept = copy.deepcopy(obs)
-        self._last = (obs, kept)
-        if self._first_obs is None:
-            self._first_obs = kept
-        stats.obs_varied = stats.obs_varied or not identical(self._first_obs, kept)
+        self.last_obs = (obs, kept)
+        if self.first_obs is None:
+            self.first_obs = kept
+        self.obs_varied = self.obs_varied or not identical(self.first_obs, kept)
 
-    def _look_for_mask(self, played: Played) -> None:
-        stats, given = self.stats, ACTION_MASK in played.result.info
-        if stats.mask_in_reset is None:
-            stats.mask_in_reset = given
-        elif not played.over and given != stats.mask_in_reset and self._spec.choices:
-            stats.mask_differs = stats.mask_differs or ("reset" if played.first else "step")
-
-    def _measure(self, result: StepResult, space: gym.Space[Any]) -> None:
-        stats = self.stats
-        reward = flat_numbers(result.reward)
-        stats.max_reward = max(stats.max_reward, _largest(reward))
+    def _measure(self, obs: Any, space: gym.Space[Any], track: list[Array]) -> None:
         box = isinstance(space, gym.spaces.Box)
         if box and int(np.prod(space.shape)) > MAX_FEATURES:  # type: ignore[arg-type]
             return  # an image: neither its scale nor a clock in it matters
-        numbers = flat_numbers(result.obs)
+        numbers = flat_numbers(obs)
         if box:
-            stats.max_obs = max(stats.max_obs, _largest(numbers))
-        if len(stats.episodes) <= len(stats.tracks):
-            track = stats.tracks[len(stats.episodes) - 1]
-            if (len(track) + 1) * numbers.size <= MAX_NUMBERS // TRACKS:
-                track.append(numbers)
+            self.max_obs = max(self.max_obs, _largest(numbers))
+        fits = (len(track) + 1) * numbers.size <= MAX_NUMBERS // TRACKS
+        if len(self.episodes) <= TRACKS and fits:
+            track.append(numbers)
 
 
 def _largest(numbers: Array) -> float:
@@ -148,19 +132,20 @@ def play_randomly(
     factory: EnvFactory, spec: ActionSpec, log: FindingLog, seconds: float
 ) -> PlayStats:
     """Play until there are enough steps or the time is over; after a failure in a new instance."""
-    until, counter = time.monotonic() + seconds, FaultCounter()
-    inspector = ResultInspector(spec, counter)
-    stats = inspector.stats
+    until, stats = time.monotonic() + seconds, PlayStats()
+    counter = FaultCounter(ignored=() if factory.single else NOT_OF_BATCHES)
     for failures in range(MAX_FAILURES):
-        inspector.new_instance()
+        stats.last_obs = None
         try:
-            env = CheckedEnv(factory)
-            player = Player(env, spec, factory.request.seed + failures, actions=failures)
-            while stats.steps < STEPS and (time.monotonic() < until or stats.steps < MIN_STEPS):
-                inspector.inspect(player.next(), env.env.observation_space)
-            stats.action_changed |= player.changed_action
-            env.discard()
-            break
+            with CheckedEnv(factory) as env:
+                player = Player(env, spec, factory.request.seed + failures, actions=failures)
+                while stats.steps < STEPS and (time.monotonic() < until or stats.steps < MIN_STEPS):
+                    played, space = player.next(), env.env.observation_space
+                    stats.add(played, space, masks=bool(spec.choices))
+                    for fault in faults(played.result, space, spec, played.over):
+                        counter.add(fault, stats.episodes[-1].length)
+                stats.action_changed |= player.changed_action
+                break
         except CallFailed as failed:
             log.add(failed.finding)
     log.add(*counter.findings(stats.results), *about_play(stats))
@@ -170,17 +155,16 @@ def play_randomly(
 def about_play(stats: PlayStats) -> Iterator[Finding]:
     """What only many results together show."""
     if stats.obs_aliased:
-        yield RULES.found("observation-aliased")
+        yield found("observation-aliased")
     if stats.mask_differs:
-        code = "mask-lost" if stats.mask_in_reset else "mask-late"
-        yield RULES.found(code, call=stats.mask_differs)
+        yield found("mask-lost" if stats.mask_in_reset else "mask-late", call=stats.mask_differs)
     if stats.action_changed:
-        yield RULES.found("action-changed")
+        yield found("action-changed")
     if not stats.obs_varied and stats.steps >= MIN_STEPS:
-        yield RULES.found("observation-constant", steps=stats.steps)
+        yield found("observation-constant", steps=stats.steps)
     if not stats.max_reward and stats.steps >= MIN_STEPS:
-        yield RULES.found("reward-zero", steps=stats.steps)
+        yield found("reward-zero", steps=stats.steps)
     if stats.max_obs > LARGE:
-        yield RULES.found("observation-large", value=stats.max_obs)
+        yield found("observation-large", value=stats.max_obs)
     if stats.max_reward > LARGE:
-        yield RULES.found("reward-large", value=stats.max_reward)
+        yield found("reward-large", value=stats.max_reward)

@@ -2,132 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import psutil
 
 from ...config.text import listed
 from ...envs.spaces import ActionSpec, action_spec, observation_spec
 from ...errors import BadInput
-from ..findings import FindingLog
-from .action_bounds import about_bounds, try_bounds
-from .compare import digest
-from .ends import about_ends, resets_itself
+from ..findings import Finding, FindingLog
+from .compare import digest, flat_numbers
+from .ends import about_ends
 from .environment import CallFailed, CheckedEnv, EnvFactory
 from .episodes import PlayStats, play_randomly
-from .player import Player
-from .rules import RULES
-from .seeding import Reference, about_seeding, make_reference
+from .player import Player, RandomActions, action_mask, ends
+from .rules import found
+from .seeding import about_seeding, make_reference
 from .values import brief_space
 
 BLOCKING = ("make", "reset", "step", "observation", "reward", "mask")
 """Topics of faults with which steps fail, so that nothing can be measured."""
+LARGE_RANGE = 1e6
+STEPS_EACH = 5
+"""Steps with one action at its bound."""
 
 
-class Examination:
-    """Examines one environment; findings go to the log."""
+@dataclass
+class Examined:
+    """What an examination has led to, beside findings."""
 
-    def __init__(
-        self,
-        factory: EnvFactory,
-        log: FindingLog,
-        progress: Callable[[str], Any] = lambda _: None,
-    ) -> None:
-        self._factory, self._log, self._progress = factory, log, progress
-        self._seconds = factory.request.seconds
-        self.facts: dict[str, Any] = {}
-        self.reference: Reference | None = None
-        """what another process should see too; None where not even this one did"""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """spaces, time limit, and how much was played"""
+    measurable: bool = False
+    results: int = 0
+    """of the reference that another process should see too; 0 where not even this one did"""
+    digest: str = ""
+    """of those results"""
 
-    def run(self) -> bool:
-        """Whether the environment can be measured."""
-        log = self._log
-        self._progress("making it")
+
+def examine(
+    factory: EnvFactory, log: FindingLog, progress: Callable[[str], Any] = lambda _: None
+) -> Examined:
+    """Findings go to the log as they are made."""
+    examined, seconds = Examined(), factory.request.seconds
+    progress("making it")
+    try:
+        spec = _try_once(factory, log, examined)
+    except CallFailed as failed:
+        log.add(failed.finding)
+        return examined
+    progress("playing at random")
+    stats = play_randomly(factory, spec, log, seconds)
+    examined.facts |= {"steps": stats.steps, "episodes": len(stats.ended)}
+    if not log.findings:
+        log.add(found("observation-ok", results=stats.results))
+    if not factory.single:
+        log.add(found("make-batch"))
+    log.add(*about_bounds(spec))
+    checks: dict[str, Callable[[], None]] = {
+        "comparing seeds": lambda: _compare_seeds(factory, spec, log, examined),
+        "trying actions at their bounds": lambda: try_bounds(factory, spec, seconds / 4, log),
+        "looking at ends": lambda: _look_at_ends(factory, spec, log, stats, examined),
+    }
+    for name, check in checks.items():
+        progress(name)
         try:
-            spec = self._try_once()
+            check()
         except CallFailed as failed:
             log.add(failed.finding)
-            return False
-        self._progress("playing at random")
-        stats = play_randomly(self._factory, spec, log, self._seconds)
-        self.facts |= {"steps": stats.steps, "episodes": len(stats.ended)}
-        if not log.findings:
-            log.add(RULES.found("observation-ok", results=stats.results))
-        log.add(*about_bounds(spec))
-        checks: dict[str, Callable[[], None]] = {
-            "comparing seeds": lambda: self._check_seeding(spec),
-            "trying actions at their bounds": lambda: self._try_bounds(spec),
-            "looking at ends": lambda: self._check_ends(stats, spec),
-        }
-        for name, check in checks.items():
-            self._progress(name)
-            try:
-                check()
-            except CallFailed as failed:
-                log.add(failed.finding)
-        self._check_processes()
-        return not log.has("wrong", *BLOCKING)
-
-    def _try_once(self) -> ActionSpec:
-        """The spaces, one reset, one step and close(); what fails here makes the rest useless."""
-        checked, seed = CheckedEnv(self._factory), self._factory.request.seed
-        env = checked.env
-        spaces = {n: getattr(env, n, None) for n in ("observation_space", "action_space")}
-        self.facts |= {
-            "observation": brief_space(spaces["observation_space"]),
-            "action": brief_space(spaces["action_space"]),
-            "time_limit": checked.time_limit,
-        }
-        for name, space in spaces.items():
-            if space is None:
-                raise CallFailed(RULES.found("space-missing", name=name))
-        try:
-            spec = action_spec(env.action_space)
-            observation_spec(env.observation_space, spec, checked.reset(seed).info)
-        except BadInput as error:
-            raise CallFailed(RULES.found("space-unusable", error=str(error))) from error
-        player = Player(checked, spec, seed)
-        for _ in range(2):
-            player.next()
-        try:
-            checked.close()
-        except CallFailed as failed:
-            self._log.add(failed.finding)
-        return spec
-
-    def _check_seeding(self, spec: ActionSpec) -> None:
-        reference = make_reference(self._factory, spec, self._seconds / 4)
-        inexact = False
-        for finding in about_seeding(self._factory, spec, reference):
-            self._log.add(finding)
-            inexact = inexact or finding.code == "seeding-inexact"
-        if not inexact and not self._log.has("risky", "seeding", "copies"):
-            self.reference = reference
-
-    def _try_bounds(self, spec: ActionSpec) -> None:
-        try_bounds(self._factory, spec, self._seconds / 4, self._log)
-
-    def _check_ends(self, stats: PlayStats, spec: ActionSpec) -> None:
-        if not stats.ended and self._log.has("risky", "step", "reset"):
-            return  # it never got that far
-        self_reset = False
-        if any(episode.terminated or episode.truncated for episode in stats.ended):
-            self_reset = resets_itself(self._factory, spec, self._seconds / 4)
-        self._log.add(*about_ends(stats, self.facts["time_limit"], self_reset))
-
-    def _check_processes(self) -> None:
-        """Everything has been closed by now."""
-        left = psutil.Process().children(recursive=True)
-        if left and not self._log.has("risky", "step", "reset", "close"):
-            names = sorted({process.name() for process in left})
-            self._log.add(RULES.found("close-processes", count=len(left), names=listed(names)))
+    left = psutil.Process().children(recursive=True)  # everything has been closed by now
+    if left and not log.has("risky", "step", "reset", "close"):
+        names = sorted({process.name() for process in left})
+        log.add(found("close-processes", count=len(left), names=listed(names)))
+    examined.measurable = not log.has("wrong", *BLOCKING)
+    return examined
 
 
-def replay(factory: EnvFactory) -> str:
-    """Digest of the reference, which another process has made, when it is played here."""
+def _try_once(factory: EnvFactory, log: FindingLog, examined: Examined) -> ActionSpec:
+    """The spaces, one reset, one step and close(); what fails here makes the rest useless."""
+    checked, seed = CheckedEnv(factory), factory.request.seed
+    env = checked.env
+    spaces = {n: getattr(env, n, None) for n in ("observation_space", "action_space")}
+    examined.facts |= {
+        "observation": brief_space(spaces["observation_space"]),
+        "action": brief_space(spaces["action_space"]),
+        "time_limit": checked.time_limit,
+    }
+    for name, space in spaces.items():
+        if space is None:
+            raise CallFailed(found("space-missing", name=name))
+    try:
+        spec = action_spec(env.action_space)
+        observation_spec(env.observation_space, spec, checked.reset(seed).info)
+    except BadInput as error:
+        raise CallFailed(found("space-unusable", error=str(error))) from error
+    Player(checked, spec, seed).records(2)
+    try:
+        checked.close()
+    except CallFailed as failed:
+        log.add(failed.finding)
+    return spec
+
+
+def _compare_seeds(
+    factory: EnvFactory, spec: ActionSpec, log: FindingLog, examined: Examined
+) -> None:
+    reference = make_reference(factory, spec, factory.request.seconds / 4)
+    for finding in about_seeding(factory, spec, reference):  # which may fail in between
+        log.add(finding)
+    codes = {finding.code for finding in log.findings}
+    if "seeding-inexact" not in codes and not log.has("risky", "seeding", "copies"):
+        examined.results, examined.digest = len(reference.records), digest(reference.records)
+
+
+def _look_at_ends(
+    factory: EnvFactory, spec: ActionSpec, log: FindingLog, stats: PlayStats, examined: Examined
+) -> None:
+    if not stats.ended and log.has("risky", "step", "reset"):
+        return  # it never got that far
+    limit, seconds = examined.facts["time_limit"], factory.request.seconds / 4
+    log.add(*about_ends(stats, factory, spec, limit, seconds))
+
+
+def about_bounds(spec: ActionSpec) -> Iterator[Finding]:
+    """What the bounds of a Box do to a policy, whose −1 … 1 is scaled to them."""
+    low, high = np.array(spec.low), np.array(spec.high)  # empty where it is no Box
+    finite = np.isfinite(low) & np.isfinite(high)
+    if not finite.all():
+        yield found("action-unbounded", count=int((~finite).sum()), size=spec.size)
+    width = float((high - low)[finite].max(initial=0.0))
+    if width > LARGE_RANGE:
+        yield found("action-range", width=width)
+    if (low >= high).any():
+        entry = int(np.argmax(low >= high))
+        yield found("action-empty-range", entry=entry, low=float(low[entry]))
+
+
+def try_bounds(factory: EnvFactory, spec: ActionSpec, seconds: float, log: FindingLog) -> None:
+    """A few steps with each extreme action; after a failure in a new instance."""
+    until = time.monotonic() + seconds
     env = CheckedEnv(factory)
-    player = Player(env, action_spec(env.env.action_space), factory.request.seed)
-    found = digest(player.records(factory.request.replay))
+    extremes = RandomActions(env.env, spec, 0).extremes()
+    for number, (name, action) in enumerate(extremes):
+        if time.monotonic() > until and number > 1:
+            break
+        try:
+            result = env.reset(factory.request.seed + number)
+            for _ in range(STEPS_EACH):
+                mask = action_mask(result, spec)
+                if mask is not None and not mask.all():
+                    break  # it may be forbidden here; random play tries it where it is not
+                result = env.step(action)
+                if not np.isfinite(flat_numbers((result.obs, result.reward))).all():
+                    log.add(found("action-nan", name=name, step=env.age, place=name))
+                    break
+                if ends(result):
+                    break
+        except CallFailed as failed:
+            if not log.has("risky", "step", "reset"):
+                log.add(found("action-raises", name=name, text=failed.finding.text, place=name))
+            env = CheckedEnv(factory)
     env.discard()
-    return found

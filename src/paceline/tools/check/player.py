@@ -52,38 +52,34 @@ class RandomActions:
         """Actions at the ends of their space, with their names; all of a few choices."""
         spec = self.spec
         if spec.kind == "box":
-            yield "the lowest action", self._adapt(np.full((1, spec.size), -1, np.float32))[0]
-            yield "the highest action", self._adapt(np.ones((1, spec.size), np.float32))[0]
+            ends = np.ones((1, spec.size), np.float32)
+            named = {"the lowest action": -ends, "the highest action": ends}
         elif spec.kind == "discrete":
-            for index in sorted({*range(min(spec.size, MAX_TRIED)), spec.size - 1}):
-                yield f"action {index + spec.start}", self._adapt(np.array([index]))[0]
+            tried = sorted({*range(min(spec.size, MAX_TRIED)), spec.size - 1})
+            named = {f"action {index + spec.start}": np.array([index]) for index in tried}
         else:
-            zeros = np.zeros((1, len(spec.sizes)), np.int64)
-            yield "the first of every choice", self._adapt(zeros)[0]
-            yield "the last of every choice", self._adapt(zeros + np.array(spec.sizes) - 1)[0]
+            last = np.array([spec.sizes]) - 1
+            named = {"the first of every choice": 0 * last, "the last of every choice": last}
+        return ((name, self._adapt(action)[0]) for name, action in named.items())
 
 
-def action_mask(result: StepResult, spec: ActionSpec) -> Array | None:
-    """Flat; None where there is none, or none that fits."""
-    mask = raw_mask(result)
-    if mask is None or not spec.choices:
-        return None
-    try:
-        flat = flat_mask(mask)
-    except (TypeError, ValueError):
-        return None
-    return flat if len(flat) == sum(spec.choices) else None
-
-
-def raw_mask(result: StepResult) -> Any:
-    """As the environment gives it."""
+def given_mask(result: StepResult) -> Any:
+    """As the environment gives it; None where there is none."""
     mask = result.info.get(ACTION_MASK)
     return result.obs.get(ACTION_MASK) if mask is None and isinstance(result.obs, dict) else mask
 
 
-def flat_mask(mask: Any) -> Array:
-    parts = mask if isinstance(mask, tuple) else (mask,)
-    return np.concatenate([np.ravel(np.asarray(part)).astype(bool) for part in parts])
+def action_mask(result: StepResult, spec: ActionSpec) -> Array | None:
+    """Flat; None where there is none, or none that fits."""
+    mask = given_mask(result)
+    if mask is None or not spec.choices:
+        return None
+    try:
+        parts = mask if isinstance(mask, tuple) else (mask,)
+        flat = np.concatenate([np.ravel(np.asarray(part)).astype(bool) for part in parts])
+    except (TypeError, ValueError):
+        return None
+    return flat if len(flat) == sum(spec.choices) else None
 
 
 class Played(NamedTuple):
@@ -102,21 +98,21 @@ class Player:
         """`actions` is the seed of the actions."""
         self.env = env
         self._actions = RandomActions(env.env, spec, actions)
-        self._seed = seed
+        self._seed: int | None = seed
         self._last: StepResult | None = None
         self.changed_action = False
 
     def next(self) -> Played:
         if self._last is None:
             self._last = self.env.reset(self._seed)
-            self._seed += NEXT_SEED
+            # A batch seeds its later episodes by itself.
+            self._seed = (self._seed or 0) + NEXT_SEED if self.env.single else None
             return Played(True, self._last, False)
         action = self._actions.sample(self._last)
         given = copy.copy(action)
         result = self.env.step(action)
         self.changed_action = self.changed_action or not identical(given, action)
-        over = as_bool(result.terminated) or as_bool(result.truncated)
-        over = over or (self.env.limit is not None and self.env.age >= self.env.limit)
+        over = ends(result) or (self.env.limit is not None and self.env.age >= self.env.limit)
         self._last = None if over else result
         return Played(False, result, over)
 
@@ -127,6 +123,11 @@ class Player:
 
     def records(self, number: int) -> list[Record]:
         return [self.record() for _ in range(number)]
+
+
+def ends(result: StepResult) -> bool:
+    """Whether the environment itself has ended the episode."""
+    return as_bool(result.terminated) or as_bool(result.truncated)
 
 
 def as_bool(flag: Any) -> bool:

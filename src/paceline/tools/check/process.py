@@ -1,52 +1,113 @@
-"""Runs a job in a child process, and turns a hang or a crash of that process into a finding."""
+"""Jobs in a process of their own, where the environment lives: what it does to that process, such
+as a hang or a crash, becomes a finding.
+
+The process sends findings, texts that say what it is doing, and at last the result of its job.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import json
+import faulthandler
 import mmap
 import os
 import re
 import selectors
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...config.text import printable
-from ...errors import BadInput
+from ...errors import BadInput, PacelineError
+from ...processes.channel import Channel
 from ...processes.heartbeat import TICK, HangDetector
 from ...processes.lifetime import exit_reason, kill_group
 from ...processes.shared_memory import anonymous_file
 from ...processes.start import SINGLE_THREADED, start_python
-from ..findings import Finding
-from .request import CALLS, CallHeartbeat, Request
-from .rules import RULES
+from ..findings import Finding, FindingLog
+from .environment import CALLS, CallFailed, CallHeartbeat, EnvFactory, Request
+from .examine import Examined, examine
+from .rules import found
+from .seeding import replay
+from .speed import Measured, measure
 
 START_TIMEOUT = 60.0
 """Seconds allowed for imports, at least."""
 KEPT = 20_000
 """Bytes kept of the start and of the end of an environment's output."""
+HEARTBEAT_SIZE = ctypes.sizeof(CallHeartbeat)
+
+Send = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The end of a measurement."""
+
+    digest: str
+    """of the reference, played again in this process; empty if it was not asked for"""
+    measured: Measured | None
+
+
+def main(job: str, descriptor: int, memory: int) -> None:
+    """In the new process: receive a request, do the job, and send what comes of it."""
+    faulthandler.enable()
+    channel: Channel[Any, Request] = Channel(descriptor)
+    heartbeat = CallHeartbeat.from_buffer(mmap.mmap(memory, HEARTBEAT_SIZE))
+    try:
+        result = JOBS[job](EnvFactory(channel.receive(), heartbeat), channel.send)
+    except BadInput as error:
+        result = error
+    sys.stdout.flush()
+    sys.stderr.flush()
+    channel.send(result)
+    os._exit(0)  # exit handlers of an environment might hang
+
+
+def _examine(factory: EnvFactory, send: Send) -> Examined:
+    return examine(factory, FindingLog(send), send)
+
+
+def _measure(factory: EnvFactory, send: Send) -> Replayed:
+    digest, request = "", factory.request
+    try:
+        if request.replay:
+            send("playing a seed again in another process")
+            digest = replay(factory)
+        send(f"measuring for {request.seconds:g} s")
+        return Replayed(digest, measure(factory, request.seconds))
+    except BadInput:
+        raise
+    except CallFailed as failed:
+        send(failed.finding)
+    except PacelineError as error:
+        send(found("run-fails", error=str(error)))
+    return Replayed(digest, None)
+
+
+JOBS: dict[str, Callable[[EnvFactory, Send], Any]] = {"examine": _examine, "measure": _measure}
 
 
 @dataclass
-class JobResult:
-    """What a child sent and wrote until it ended."""
+class Job:
+    """What a process sent and wrote until it ended."""
 
-    messages: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    result: Any = None
+    """None where it ended without one"""
     output_start: bytes = b""
     output_end: bytes = b""
     lines: int = 0
 
-    def all(self, key: str) -> list[Any]:
-        return [message[key] for message in self.messages if key in message]
-
-    def get(self, key: str) -> Any:
-        """The value of the first message with this key, or None."""
-        return next(iter(self.all(key)), None)
-
-    def findings(self) -> list[Finding]:
-        return [Finding(**fields) for fields in self.all("finding")]
+    def add_message(self, message: Any, progress: Callable[[str], Any]) -> None:
+        if isinstance(message, str):
+            progress(message)
+        elif isinstance(message, Finding):
+            self.findings.append(message)
+        else:
+            self.result = message
 
     def add_output(self, chunk: bytes) -> None:
         self.output_start = (self.output_start + chunk)[:KEPT]
@@ -54,87 +115,85 @@ class JobResult:
         self.lines += chunk.count(b"\n")
 
 
-def run_job(
-    job: str, request: Request, hash_seed: int, progress: Callable[[str], Any]
-) -> JobResult:
-    """Run a job of `child` to its end, or to the environment's; a refusal is raised here.
+def run_job(name: str, request: Request, hash_seed: int, progress: Callable[[str], Any]) -> Job:
+    """Do one of `JOBS` to its end, or to the environment's; a refusal is raised here.
 
     `hash_seed` decides the order of sets of text.
     """
-    size = ctypes.sizeof(CallHeartbeat)
     memory = anonymous_file()
-    os.truncate(memory, size)
-    receiving, sending = os.pipe()
+    os.truncate(memory, HEARTBEAT_SIZE)
+    own, other = socket.socketpair()
+    channel: Channel[Request, Any] = Channel(own.detach())
     process = start_python(
-        "paceline.tools.check.child:main",
-        *(job, request.as_json(), sending, memory),
+        "paceline.tools.check.process:main",
+        name,
+        other.fileno(),
+        memory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=(sending, memory),
+        pass_fds=(other.fileno(), memory),
         env=os.environ | SINGLE_THREADED | {"PYTHONHASHSEED": str(hash_seed)},
     )
-    os.close(sending)
+    other.close()
+    job = Job()
     try:
-        with mmap.mmap(memory, size) as heartbeat:
-            result, hung = _follow(process, receiving, heartbeat, request.timeout, progress)
+        channel.send(request)
+        with mmap.mmap(memory, HEARTBEAT_SIZE) as heartbeat:
+            hung = _follow(process, channel, heartbeat, request.timeout, job, progress)
             call = CALLS[_call_number(heartbeat[:])]
     finally:
         kill_group(process.pid)
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-        os.close(receiving)
+        channel.close()
         os.close(memory)
-    if refused := result.get("refused"):
-        raise BadInput(refused)
+    if isinstance(job.result, BadInput):
+        raise job.result
     if hung:
-        facts = {"call": call, "seconds": request.timeout}
-        finding = RULES.found("process-hangs", place=_place(call), **facts)
-        result.messages.append({"finding": vars(finding)})
-    elif not result.get("done"):
-        result.messages.append({"finding": vars(_died(call, process.returncode, result))})
-    return result
+        facts = {"place": _place(call), "call": call, "seconds": request.timeout}
+        job.findings.append(found("process-hangs", **facts))
+    elif job.result is None:
+        job.findings.append(_died(call, process.returncode, job.output_end))
+    return job
 
 
 def _follow(
     process: subprocess.Popen[bytes],
-    receiving: int,
+    channel: Channel[Request, Any],
     heartbeat: mmap.mmap,
     timeout: float,
+    job: Job,
     progress: Callable[[str], Any],
-) -> tuple[JobResult, bool]:
-    """All that the child sends and writes until it ends, and whether it hangs instead."""
-    result, rest = JobResult(), b""
+) -> bool:
+    """Take all that the process sends and writes until it ends; whether it hangs instead."""
     hangs = HangDetector()
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
-        for source in (receiving, process.stdout.fileno()):
-            selector.register(source, selectors.EVENT_READ)
+        for each in (channel, process.stdout):
+            selector.register(each, selectors.EVENT_READ)
         while True:
             # Processes that it has started may hold the pipes open after it has ended.
-            over = receiving not in selector.get_map() or process.poll() is not None
-            over = over or bool(result.get("done"))
-            ready = [key.fd for key, _ in selector.select(0 if over else TICK)]
+            over = job.result is not None or process.poll() is not None
+            ready = [key.fileobj for key, _ in selector.select(0 if over else TICK)]
             if over and not ready:
-                return result, False
+                return False
             for source in ready:
-                chunk = os.read(source, 65536)
-                if not chunk:
-                    selector.unregister(source)
-                elif source == receiving:
-                    *lines, rest = (rest + chunk).split(b"\n")
+                if source is channel:
+                    try:
+                        job.add_message(channel.receive(), progress)
+                    except (EOFError, OSError):
+                        selector.unregister(source)
                     hangs.forget(0)
-                    for message in map(json.loads, lines):
-                        result.messages.append(message)
-                        if "progress" in message:
-                            progress(message["progress"])
+                elif chunk := os.read(process.stdout.fileno(), 65536):
+                    job.add_output(chunk)
                 else:
-                    result.add_output(chunk)
+                    selector.unregister(source)
             if hangs.due:
                 beat = heartbeat[:]
                 allowed = timeout if _call_number(beat) else max(timeout, START_TIMEOUT)
                 if hangs.look({0: beat})[0] > allowed:
-                    return result, True
+                    return True
 
 
 def _call_number(heartbeat: bytes) -> int:
@@ -147,13 +206,13 @@ def _place(call: str) -> str:
     return places.get(call, f"in {call}()")
 
 
-def _died(call: str, code: int, result: JobResult) -> Finding:
+def _died(call: str, code: int, output: bytes) -> Finding:
     """Where and why, by what faulthandler or the environment wrote last."""
-    text = result.output_end.decode(errors="replace")
+    text = output.decode(errors="replace")
     detail = ""
     if stack := re.search(r'File "([^"\n]+)", line (\d+) in \w+', text):
         detail = f" ({stack[1]}:{stack[2]})"
     elif lines := text.strip().splitlines():
         detail = f"; its last output: {printable(lines[-1])[:200]}"
     facts = {"call": call, "code": code, "reason": exit_reason(code), "detail": detail}
-    return RULES.found("process-died", place=_place(call), **facts)
+    return found("process-died", place=_place(call), **facts)

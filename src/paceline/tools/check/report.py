@@ -10,12 +10,12 @@ import psutil
 
 from ...config.text import printable
 from ...processes.hardware import available_cpus
-from ..findings import MB, Finding, FindingLog, Report, ordered
-from .process import JobResult, run_job
-from .request import Request
-from .rules import RULES, TOPICS
-from .speed import Measured, about_speed
-from .suggest import Suggestion, suggest
+from ..findings import MB, Finding, FindingLog, Report
+from .environment import Request
+from .examine import Examined
+from .process import Job, Replayed, run_job
+from .rules import RULES, found
+from .speed import Measured, Suggestion, about_speed, suggest
 
 HASH_SEEDS = (1, 2)
 """So that sets of text have another order in the second process."""
@@ -23,35 +23,29 @@ HASH_SEEDS = (1, 2)
 
 def check(request: Request, progress: Callable[[str], Any] = lambda _: None) -> Report:
     """Examine the environment in one process, and measure it in another."""
-    examined = run_job("examine", request, HASH_SEEDS[0], progress)
-    facts = examined.get("facts") or {}
-    measurable, single = facts.pop("measurable", False), facts.pop("single", True)
-    measured = suggestion = None
+    job = run_job("examine", request, HASH_SEEDS[0], progress)
+    examined: Examined = job.result or Examined()
     log = FindingLog()
-    log.add(*examined.findings(), *_about_output(examined))
-    if not single:
-        log.add(RULES.found("make-batch"))
-    if measurable:
-        reference = examined.get("reference")
-        again = replace(request, replay=reference["results"] if reference else 0)
+    log.add(*job.findings, *_about_output(job))
+    measured = suggestion = None
+    if examined.measurable:
+        again = replace(request, replay=examined.results)
         job = run_job("measure", again, HASH_SEEDS[1], progress)
-        replayed = job.get("reference")
-        if reference and replayed and reference != replayed:
-            log.add(RULES.found("seeding-process"))
-        log.add(*job.findings())
-        if fields := job.get("measured"):
-            measured = Measured(**fields)
+        log.add(*job.findings)
+        end: Replayed = job.result or Replayed("", None)
+        if end.digest and end.digest != examined.digest:
+            log.add(found("seeding-process"))
+        if measured := end.measured:
             free = psutil.virtual_memory().available / MB
             suggestion = suggest(measured, available_cpus(), free)
             log.add(*about_speed(measured))
     content = {
-        "env": {"id": request.env_id, **facts},
+        "env": {"id": request.env_id, **examined.facts},
         "measured": measured and asdict(measured),
         "suggested": suggestion and asdict(suggestion),
     }
-    lines = dict(heading(request.env_id, facts, measured, suggestion))
-    findings = ordered(log.findings, TOPICS)
-    return Report(lines, findings, ("wrong", "risky", "note"), content)
+    lines = dict(heading(request.env_id, examined.facts, measured, suggestion))
+    return Report(lines, RULES.ordered(log.findings), ("wrong", "risky", "note"), content)
 
 
 def heading(
@@ -84,9 +78,9 @@ def _duration(microseconds: float) -> str:
     return f"{microseconds:.3g} µs"
 
 
-def _about_output(job: JobResult) -> Iterator[Finding]:
+def _about_output(job: Job) -> Iterator[Finding]:
     """Only of a process that ended well: else its output is in the finding about that."""
     text = job.output_start.decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
-    if lines and job.get("done"):
-        yield RULES.found("output", lines=max(1, job.lines), first=printable(lines[0])[:150])
+    if lines and job.result:
+        yield found("output", lines=max(1, job.lines), first=printable(lines[0])[:150])

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...config.text import listed
-from ...envs.spaces import ActionSpec
+from ...envs.spaces import ActionSpec, action_spec
 from ..findings import Finding
-from .compare import Record, drift_apart, first_difference
+from .compare import Record, digest, drift_apart, first_difference
 from .environment import CheckedEnv, EnvFactory
 from .player import Player
-from .rules import RULES
+from .rules import found
 
 RECORDS, MIN_RECORDS = 200, 6
 """Results of a history."""
@@ -43,70 +43,73 @@ class Reference:
 
 def make_reference(factory: EnvFactory, spec: ActionSpec, seconds: float) -> Reference:
     """Played in a fresh instance, within the time that there is."""
-    env, until = CheckedEnv(factory), time.monotonic() + seconds
-    player = Player(env, spec, factory.request.seed)
-    before = generator_states()
-    records = [player.record()]
-    after_reset = generator_states()
-    while len(records) < RECORDS and (time.monotonic() < until or len(records) < MIN_RECORDS):
-        records.append(player.record())
-    env.discard()
+    with CheckedEnv(factory) as env:
+        until = time.monotonic() + seconds
+        player = Player(env, spec, factory.request.seed)
+        before = generator_states()
+        records = [player.record()]
+        after_reset = generator_states()
+        while len(records) < RECORDS and (time.monotonic() < until or len(records) < MIN_RECORDS):
+            records.append(player.record())
     in_reset = touched_generators(before, after_reset)
     return Reference(records, in_reset, touched_generators(after_reset, generator_states()))
 
 
+def replay(factory: EnvFactory) -> str:
+    """Digest of the reference, which another process has made, when it is played here."""
+    with CheckedEnv(factory) as env:
+        player = Player(env, action_spec(env.env.action_space), factory.request.seed)
+        return digest(player.records(factory.request.replay))
+
+
 def about_seeding(factory: EnvFactory, spec: ActionSpec, known: Reference) -> Iterator[Finding]:
     """The reference against other instances, seeds and actions."""
-    seed, number = factory.request.seed, len(known.records)
-    env = CheckedEnv(factory)
+    seed, records = factory.request.seed, known.records
+    with CheckedEnv(factory) as env:
 
-    def play(of_seed: int, actions: int = 0, results: int = number) -> list[Record]:
-        return Player(env, spec, of_seed, actions).records(results)
+        def play(of_seed: int, actions: int = 0, results: int = len(records)) -> list[Record]:
+            return Player(env, spec, of_seed, actions).records(results)
 
-    again = play(seed)
-    if difference := first_difference(known.records, again):
-        facts = {"seed": seed, "difference": difference}
-        if drift_apart(known.records, again, ROUNDING):
-            yield RULES.found("seeding-inexact", **facts)
+        again = play(seed)
+        if difference := first_difference(records, again):
+            facts = {"seed": seed, "difference": difference}
+            if drift_apart(records, again, ROUNDING):
+                yield found("seeding-inexact", **facts)
+            elif factory.single:
+                yield found("seeding-differs", **facts, cause=_cause(known, env, seed))
+            else:
+                yield found("seeding-batch", **facts)
+            return
+        if known.generators:
+            call = "reset" if known.in_reset else "step"
+            yield found("seeding-shared", call=call, generators=known.generators)
+        play(seed + 1, results=USED)
+        later, others = play(seed), [play(seed + 2)]
+        if carried := first_difference(records, later):
+            drifts = drift_apart(records, later, SETTLING)
+            code = "seeding-drifts" if drifts else "seeding-carried-over"
+            yield found(code, seed=seed, difference=carried)
         else:
-            yield RULES.found("seeding-differs", **facts, cause=_cause(known, env, seed))
-        env.discard()
-        return
-    if known.generators:
-        call = "reset" if known.in_reset else "step"
-        yield RULES.found("seeding-shared", call=call, generators=known.generators)
-    play(seed + 1, results=USED)
-    later = play(seed)
-    carried = first_difference(known.records, later)
-    others = [play(seed + 2)]
-    if carried:
-        drifts = drift_apart(known.records, later, SETTLING)
-        code = "seeding-drifts" if drifts else "seeding-carried-over"
-        yield RULES.found(code, seed=seed, difference=carried)
-    else:
-        beside, other = _side_by_side(factory, spec, number)
-        others.append(other)
-        if difference := first_difference(known.records, beside):
-            yield RULES.found("copies-interfere", difference=difference)
-    if not any(first_difference(known.records, other) for other in others):
-        yield RULES.found("seeding-constant", seeds=len(others) + 1, results=number)
-    elif not carried:
-        yield RULES.found("seeding-ok", results=number, others=", and other seeds give others")
-    if first_difference(known.records, play(seed, actions=1)) is None:
-        yield RULES.found("action-ignored", results=number)
-    env.discard()
+            beside, other = _side_by_side(factory, spec, len(records))
+            others.append(other)
+            if difference := first_difference(records, beside):
+                yield found("copies-interfere", difference=difference)
+        if not any(first_difference(records, other) for other in others):
+            yield found("seeding-constant", seeds=len(others) + 1, results=len(records))
+        elif not carried:
+            yield found("seeding-ok", results=len(records))
+        if first_difference(records, play(seed, actions=1)) is None:
+            yield found("action-ignored", results=len(records))
 
 
-def _side_by_side(
-    factory: EnvFactory, spec: ActionSpec, number: int
-) -> tuple[list[Record], list[Record]]:
+def _side_by_side(factory: EnvFactory, spec: ActionSpec, number: int) -> list[list[Record]]:
     """The reference's seed and the next one, in two instances stepped in turns."""
-    envs = CheckedEnv(factory), CheckedEnv(factory)
-    players = [Player(env, spec, factory.request.seed + i) for i, env in enumerate(envs)]
-    pairs = [(players[0].record(), players[1].record()) for _ in range(number)]
-    for env in envs:
-        env.discard()
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    with CheckedEnv(factory) as one, CheckedEnv(factory) as other:
+        players = [
+            Player(env, spec, factory.request.seed + i) for i, env in enumerate((one, other))
+        ]
+        turns = [[player.record() for player in players] for _ in range(number)]
+    return [[turn[i] for turn in turns] for i in range(2)]
 
 
 def _cause(known: Reference, env: CheckedEnv, seed: int) -> str:
@@ -119,24 +122,16 @@ def _cause(known: Reference, env: CheckedEnv, seed: int) -> str:
     return "it draws from a generator without a seed, a clock, or something all instances share"
 
 
-GENERATORS = {
-    "random": "Python's random",
-    "numpy": "numpy's np.random",
-    "torch": "torch's global generator",
-}
-"""Random generators that everything in a process shares."""
-
-
 def generator_states() -> dict[str, Any]:
-    """What differs after one of them was used or seeded."""
-    states: dict[str, Any] = {"random": random.getstate()}
+    """Of random generators that everything in a process shares: what differs after use."""
     legacy: Any = np.random.get_state(legacy=False)
-    states["numpy"] = (legacy["state"]["key"].tobytes(), legacy["state"]["pos"], legacy["gauss"])
+    numpy_state = legacy["state"]["key"].tobytes(), legacy["state"]["pos"], legacy["gauss"]
+    states = {"Python's random": random.getstate(), "numpy's np.random": numpy_state}
     if torch := sys.modules.get("torch"):
-        states["torch"] = torch.get_rng_state().numpy().tobytes()
+        states["torch's global generator"] = torch.get_rng_state().numpy().tobytes()
     return states
 
 
 def touched_generators(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Names of those that have changed."""
-    return [GENERATORS[name] for name in before if before[name] != after[name]]
+    return [name for name in before if before[name] != after[name]]

@@ -1,4 +1,4 @@
-"""Speed and memory: the columns of a run, stepped alone with random actions."""
+"""Speed and memory of the columns of a run, stepped alone with random actions; what suits them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import psutil
 
 from ...envs.env_columns import EnvColumns
 from ...rollout import Rollout
-from ..findings import MB, Bytes, Finding
-from .environment import EnvFactory
+from ..findings import MB, Bytes, Finding, Level
+from .environment import CALLS, EnvFactory
 from .player import random_actions
-from .request import CALLS
-from .rules import RULES
+from .rules import found
 
 ENVS, FEW_ENVS = 8, 2
 SLOW_TO_MAKE = 0.5
@@ -36,6 +35,18 @@ OWN_THREADS = 1.5
 SLOW_RESET_MS = 1.0
 BUSY = 0.2
 """Share of the time that other programs may take without a note."""
+CHEAP_US = 25.0
+"""Microseconds of a step below which waking another process takes longer than it saves."""
+SLOW_US = 2_000.0
+PER_WORKER, PER_SLOW_WORKER, ALONE = 8, 4, 16
+"""Environments of a worker, of one whose steps are slow, and of a process without workers."""
+WAITING = 0.6
+"""CPU time per time below which it mostly waits for something else."""
+MAX_PER_CPU = 4
+"""Workers per CPU, where they wait."""
+WORKER_MB = 50.0
+MEMORY_SHARE = 0.5
+"""Of the memory that is free, for environments and workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +96,8 @@ def measure(factory: EnvFactory, seconds: float) -> Measured:
 class ColumnStepper:
     """Columns stepped with random actions into a rollout of one row, and what was counted."""
 
-    def __init__(self, factory: EnvFactory, envs: int, seed: int | None = None) -> None:
-        self.columns = columns = factory.columns(envs, seed)
+    def __init__(self, factory: EnvFactory, envs: int) -> None:
+        self.columns = columns = factory.columns(envs)
         self.out = Rollout.allocate(1, envs, columns.obs_spec.stored, columns.act_spec.stored)
         self._generator = np.random.default_rng(factory.request.seed)
         self._steps = self._resets = 0
@@ -97,7 +108,6 @@ class ColumnStepper:
         except BaseException:
             self.close()
             raise
-        self.out.first[-1] = True
 
     def step(self) -> None:
         """One step of every column; the time to choose actions is not counted."""
@@ -191,24 +201,71 @@ def growth(samples: list[float]) -> float:
     return later[-1] - later[0]
 
 
-def about_speed(found: Measured) -> Iterator[Finding]:
-    if found.failures:
-        facts = {"count": found.failures, "steps": found.steps, "envs": found.envs}
-        yield RULES.found("step-side-by-side", **facts)
-    if found.growth_mb * MB > MIN_GROWTH:
-        grown = Bytes(found.growth_mb * MB)
-        projected = Bytes(grown / found.steps * 1e7)
-        batch = found.reset_ms == 0  # not the user's code, and it may fill a cache
-        level: Any = "note" if batch else "risky"
-        facts = {"grown": grown, "steps": found.steps, "projected": projected}
-        yield RULES.found("memory-grows", level, **facts)
-    if found.reset_share > 0.5 and found.reset_ms > SLOW_RESET_MS:
-        times = {"reset_ms": found.reset_ms, "step_ms": found.step_us / 1e3}
-        yield RULES.found("speed-resets", share=found.reset_share, **times)
-    if found.steps_per_second < SLOW:
-        hours = 1e6 / found.steps_per_second / 3600
-        yield RULES.found("speed-slow", rate=found.steps_per_second, hours=hours)
-    if found.queued_share > BUSY:
-        yield RULES.found("speed-busy", share=found.queued_share)
-    if found.cpu_share > OWN_THREADS:
-        yield RULES.found("speed-threads", cpus=found.cpu_share)
+def about_speed(measured: Measured) -> Iterator[Finding]:
+    steps, rate = measured.steps, measured.steps_per_second
+    if measured.failures:
+        yield found("step-side-by-side", count=measured.failures, steps=steps, envs=measured.envs)
+    if measured.growth_mb * MB > MIN_GROWTH:
+        grown = Bytes(measured.growth_mb * MB)
+        batch = measured.reset_ms == 0  # not the user's code, and it may fill a cache
+        level: Level = "note" if batch else "risky"
+        projected = Bytes(grown / steps * 1e7)
+        yield found("memory-grows", level, grown=grown, steps=steps, projected=projected)
+    if measured.reset_share > 0.5 and measured.reset_ms > SLOW_RESET_MS:
+        times = {"reset_ms": measured.reset_ms, "step_ms": measured.step_us / 1e3}
+        yield found("speed-resets", share=measured.reset_share, **times)
+    if rate < SLOW:
+        yield found("speed-slow", rate=rate, hours=1e6 / rate / 3600)
+    if measured.queued_share > BUSY:
+        yield found("speed-busy", share=measured.queued_share)
+    if measured.cpu_share > OWN_THREADS:
+        yield found("speed-threads", cpus=measured.cpu_share)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    workers: int
+    envs: int
+    reason: str
+
+    @property
+    def flags(self) -> str:
+        return f"--num-workers {self.workers} --num-envs {self.envs}"
+
+
+def suggest(measured: Measured, cpus: int, free_mb: float) -> Suggestion:
+    """What to start with; `paceline tune` measures it."""
+    workers, each, reason = _choose(measured, cpus)
+    left = MEMORY_SHARE * free_mb - WORKER_MB * workers
+    most = max(1, int(left / max(measured.memory_mb, 1e-3)))
+    if max(1, workers) * each > most:
+        workers = min(workers, most)
+        each = max(1, most // max(1, workers))
+        reason += (
+            f"; more would not fit into half of the {free_mb:,.0f} MB that are free, at "
+            f"{measured.memory_mb:,.0f} MB each"
+        )
+    return Suggestion(workers, each * max(1, workers), reason)
+
+
+def _choose(measured: Measured, cpus: int) -> tuple[int, int, str]:
+    """Workers, environments of each (or of the one process), and why."""
+    step = 1e6 / measured.steps_per_second
+    shown = f"{step:.0f} µs" if step < 1e3 else f"{step / 1e3:.3g} ms"
+    each = PER_SLOW_WORKER if step >= SLOW_US else PER_WORKER
+    if measured.cpu_share < WAITING and step >= CHEAP_US:
+        workers = max(2, min(MAX_PER_CPU * cpus, round(cpus / max(measured.cpu_share, 0.01))))
+        waits = f"it waits for something else {1 - measured.cpu_share:.0%} of the time"
+        return workers, each, f"{waits}, so that more workers than CPUs pay"
+    if measured.cpu_share > OWN_THREADS:
+        busy = f"it keeps {measured.cpu_share:.1f} CPUs busy by itself"
+        return 0, ALONE, f"{busy}, and workers would only wait"
+    if step < CHEAP_US:
+        cheap = f"a step takes {shown}, less than it takes to wake another process"
+        return 0, ALONE, f"{cheap}: workers would gain nothing"
+    if measured.pictures and step < SLOW_US:
+        images = f"a step takes {shown}, and convolutions over its images longer"
+        return 0, ALONE, f"{images}: the learner needs the CPUs itself"
+    if cpus == 1:
+        return 0, each, "there is one CPU, which the learner needs too"
+    return cpus, each, f"a step takes {shown}, so that stepping, which {cpus} CPUs share, dominates"

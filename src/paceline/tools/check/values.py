@@ -13,10 +13,10 @@ from ...config.text import printable
 from ...envs.spaces import ActionSpec
 from ...rollout import Array
 from ..findings import Finding
-from .compare import brief
+from .compare import brief, flat_numbers
 from .environment import StepResult, describe_type
-from .player import flat_mask, raw_mask
-from .rules import RULES
+from .player import action_mask, given_mask
+from .rules import found
 
 ROUNDING = 1e-5
 """By how much, relative to a bound, rounding may pass it."""
@@ -27,19 +27,18 @@ HUGE_INFO = 100_000
 
 
 class Fault(NamedTuple):
-    """A value that is not as it should be."""
+    """A value that is not as it should be: the code of its rule, and facts."""
 
     code: str
-    """of its rule"""
-    place: str
-    """which part of the observation, or which flag"""
     facts: dict[str, Any]
+    place: str = ""
+    """which part of the observation, or which flag"""
 
 
 class FaultCounter:
     """The faults of many results: of each code and place the first, and how often it was seen."""
 
-    def __init__(self, *ignored: str) -> None:
+    def __init__(self, ignored: tuple[str, ...] = ()) -> None:
         """Faults with `ignored` codes are not counted."""
         self._ignored = ignored
         self._first: dict[tuple[str, str], tuple[Fault, int]] = {}
@@ -60,46 +59,48 @@ class FaultCounter:
             seen = f"first at step {step} of an episode" if step else "after reset"
             if times > 1:
                 seen += f"; {times:,} times in {results:,} results"
-            facts = {**fault.facts, "place": fault.place, "step": step, "seen": seen}
-            yield RULES.found(fault.code, **facts)
+            yield found(fault.code, **fault.facts, place=fault.place, step=step, seen=seen)
 
 
-def faults(result: StepResult, space: gym.Space[Any], spec: ActionSpec, over: bool) -> list[Fault]:
+def faults(
+    result: StepResult, space: gym.Space[Any], spec: ActionSpec, over: bool
+) -> Iterator[Fault]:
     """`over` where the episode has ended with this result."""
-    found = [*observation_faults(space, result.obs), *_reward_faults(result.reward)]
+    yield from observation_faults(space, result.obs)
+    yield from _reward_faults(result.reward)
     for name in ("terminated", "truncated"):
-        found += _flag_faults(name, getattr(result, name))
-    found += _mask_faults(result, spec, over)
+        yield from _flag_faults(name, getattr(result, name))
+    yield from _mask_faults(result, spec, over)
     if (size := _bytes(result.info)) > HUGE_INFO:
-        found.append(Fault("info-large", "", {"megabytes": size / 1e6}))
-    return found
+        yield Fault("info-large", {"megabytes": size / 1e6})
 
 
 def observation_faults(space: gym.Space[Any], obs: Any, place: str = "") -> Iterator[Fault]:
     """Of an observation, or of the part of it at `place`."""
-    what = f"observation{place}" if place else "the observation"
+    what = {"what": f"observation{place}" if place else "the observation"}
     if isinstance(space, gym.spaces.Dict):
-        if not isinstance(obs, Mapping):
-            facts = {"what": what, "value": describe_type(obs), "expected": "a dict"}
-            yield Fault("observation-structure", place, facts)
-            return
-        if missing := [key for key in space if key not in obs]:
-            yield Fault("observation-missing", place, {"what": what, "key": repr(missing[0])})
-        if more := [key for key in obs if key not in space.spaces]:
-            yield Fault("observation-undeclared", place, {"what": what, "key": repr(more[0])})
-        for key, part in space.items():
-            if key in obs:
-                yield from observation_faults(part, obs[key], f"{place}[{key!r}]")
+        parts: dict[Any, gym.Space[Any]] = dict(space.spaces)
+        expected, fits = "a dict", isinstance(obs, Mapping)
     elif isinstance(space, gym.spaces.Tuple):
-        if not isinstance(obs, (tuple, list)) or len(obs) != len(space):
-            facts = {"value": describe_type(obs), "expected": f"a tuple of {len(space)}"}
-            yield Fault("observation-structure", place, {"what": what, **facts})
-            return
-        for position, (part, value) in enumerate(zip(space, obs, strict=True)):
-            yield from observation_faults(part, value, f"{place}[{position}]")
-    elif not _clearly_right(space, obs):
-        for code, facts in _array_faults(space, obs):
-            yield Fault(code, place, {"what": what, **facts})
+        parts, expected = dict(enumerate(space)), f"a tuple of {len(space)}"
+        fits = isinstance(obs, (tuple, list)) and len(obs) == len(parts)
+    else:
+        if not _clearly_right(space, obs):
+            for code, facts in _array_faults(space, obs):
+                yield Fault(code, what | facts, place)
+        return
+    if not fits:
+        facts = {"value": describe_type(obs), "expected": expected}
+        yield Fault("observation-structure", what | facts, place)
+        return
+    keys = obs if isinstance(obs, Mapping) else parts
+    if missing := [key for key in parts if key not in keys]:
+        yield Fault("observation-missing", what | {"key": repr(missing[0])}, place)
+    if more := [key for key in keys if key not in parts]:
+        yield Fault("observation-undeclared", what | {"key": repr(more[0])}, place)
+    for key, part in parts.items():
+        if key in keys:
+            yield from observation_faults(part, obs[key], f"{place}[{key!r}]")
 
 
 def _clearly_right(space: gym.Space[Any], obs: Any) -> bool:
@@ -114,17 +115,16 @@ def _clearly_right(space: gym.Space[Any], obs: Any) -> bool:
 
 def _array_faults(space: gym.Space[Any], obs: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Codes and facts for an observation that is one array or number."""
-    value = {"value": brief(obs)}
+    value = {"value": brief(obs), "space": brief_space(space)}
     try:
         array = np.asarray(obs)
     except ValueError:  # lists of unequal lengths
-        yield "observation-type", {**value, "type": "list", "space": brief_space(space)}
+        yield "observation-type", {**value, "type": "list"}
         return
     floats = array.dtype.kind == "f"
     whole = not isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary))
     if array.dtype.kind not in "biuf":
-        facts = {"type": str(array.dtype), "space": brief_space(space)}
-        yield "observation-type", {**value, **facts}
+        yield "observation-type", {**value, "type": str(array.dtype)}
     elif array.shape != space.shape:
         yield "observation-shape", {"shape": str(array.shape), "expected": str(space.shape)}
     elif floats and not np.isfinite(array).all():
@@ -132,13 +132,12 @@ def _array_faults(space: gym.Space[Any], obs: Any) -> Iterator[tuple[str, dict[s
     elif isinstance(space, gym.spaces.Box):
         yield from _box_faults(space, obs, array)
     elif floats and whole:
-        facts = {"type": str(array.dtype), "space": brief_space(space)}
-        yield "observation-type", {**value, **facts}
+        yield "observation-type", {**value, "type": str(array.dtype)}
     else:
         low = np.asarray(getattr(space, "start", 0))
         sizes = getattr(space, "n", 2) if space.shape == () else getattr(space, "nvec", 2)
         if (array < low).any() or (array >= low + np.asarray(sizes)).any():
-            yield "observation-choice", {**value, "space": brief_space(space)}
+            yield "observation-choice", value
 
 
 def _box_faults(
@@ -153,16 +152,16 @@ def _box_faults(
     below = array < low - ROUNDING * np.maximum(1, np.abs(low))
     above = array > high + ROUNDING * np.maximum(1, np.abs(high))
     if (below | above).any():
-        at = tuple(int(i) for i in np.argwhere(below | above)[0])
-        value, least, most = (float(numbers[at]) for numbers in (array, low, high))
-        entry = at[0] if len(at) == 1 else at
-        slight = max(least - value, value - most) <= SLIGHT * (most - least)
-        facts = {"value": value, "entry": entry, "low": least, "high": most}
         with np.errstate(invalid="ignore"):
             wraps = whole and bool((array.astype(dtype) != array).any())
+        at = tuple(int(i) for i in np.argwhere(below | above)[0])
+        value, least, most = (float(numbers[at]) for numbers in (array, low, high))
+        slight = max(least - value, value - most) <= SLIGHT * (most - least)
         if wraps:
             yield "observation-choice", {"value": brief(obs), "space": brief_space(space)}
         else:
+            entry = at[0] if len(at) == 1 else at
+            facts = {"value": value, "entry": entry, "low": least, "high": most}
             yield "observation-near" if slight else "observation-outside", facts
     is_array = isinstance(obs, (np.ndarray, np.generic))
     if array.dtype != dtype or not is_array:
@@ -171,46 +170,39 @@ def _box_faults(
 
 
 def _reward_faults(reward: Any) -> Iterator[Fault]:
-    shape = tuple(getattr(reward, "shape", ()))
-    if shape:
+    if shape := tuple(getattr(reward, "shape", ())):
         code = "reward-array" if np.prod(shape) == 1 else "reward-type"
-        yield Fault(code, "", {"value": f"an array of shape {shape}"})
+        yield Fault(code, {"value": describe_type(reward)})
         return
     try:
         number = float("text" if isinstance(reward, str) else reward)
     except (TypeError, ValueError):
-        yield Fault("reward-type", "", {"value": f"{brief(reward)}, {_type(reward)}"})
+        yield Fault("reward-type", {"value": f"{brief(reward)}, {_type(reward)}"})
         return
     if not np.isfinite(number):
-        yield Fault("reward-nan", "", {"value": str(number)})
+        yield Fault("reward-nan", {"value": str(number)})
 
 
 def _flag_faults(name: str, flag: Any) -> Iterator[Fault]:
     if isinstance(flag, (bool, np.bool_)):
         return
     try:
-        value = np.asarray(flag)
-        zero_or_one = value.size == 1 and value.item() in (0, 1)
+        zero_or_one = np.size(flag) == 1 and np.asarray(flag).item() in (0, 1)
     except (TypeError, ValueError):
         zero_or_one = False
-    facts = {"value": f"{brief(flag)}, {_type(flag)}"}
-    yield Fault("flag-type" if zero_or_one else "flag-value", name, facts)
+    code = "flag-type" if zero_or_one else "flag-value"
+    yield Fault(code, {"value": f"{brief(flag)}, {_type(flag)}"}, name)
 
 
 def _mask_faults(result: StepResult, spec: ActionSpec, over: bool) -> Iterator[Fault]:
-    mask = raw_mask(result)
-    if mask is None or not spec.choices:
+    given, mask = given_mask(result), action_mask(result, spec)
+    if given is None or not spec.choices:
         return
-    actions = sum(spec.choices)
-    try:
-        flat = flat_mask(mask)
-    except (TypeError, ValueError):
-        yield Fault("mask-length", "", {"entries": brief(mask), "actions": actions})
-        return
-    if len(flat) != actions:
-        yield Fault("mask-length", "", {"entries": f"{len(flat)} entries", "actions": actions})
-    elif not over and not np.logical_or.reduceat(flat, np.cumsum((0, *spec.choices[:-1]))).all():
-        yield Fault("mask-empty", "", {})
+    if mask is None:
+        entries = f"{flat_numbers(given).size} entries"
+        yield Fault("mask-length", {"entries": entries, "actions": sum(spec.choices)})
+    elif not over and not np.logical_or.reduceat(mask, np.cumsum((0, *spec.choices[:-1]))).all():
+        yield Fault("mask-empty", {})
 
 
 def _bytes(value: Any, depth: int = 3) -> int:

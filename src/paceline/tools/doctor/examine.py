@@ -18,17 +18,18 @@ from pathlib import Path
 import psutil
 
 from ...config.text import several
-from ...processes import hardware
+from ...processes.hardware import affinity, available_cpus, cgroup_quota, cpu_name
 from ...storage.compiler_cache import CACHE, compiled_cache
-from ..findings import Bytes, Finding, Report, ordered
+from ..findings import Bytes, Finding, Report
 from . import machine, software
-from .cgroups import memory_allowance, process_allowance
-from .rules import RULES
+from .rules import RULES, found
 
 SHOWN = ("paceline", "torch", "numpy", "gymnasium")
 ABSENT = (FileNotFoundError, AttributeError, ImportError, psutil.Error)
 """Raised on systems that have no such thing to look at."""
 CPUINFO = Path("/proc/cpuinfo")
+CPU_FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+TOTAL_CPUS = os.cpu_count() or 1
 
 
 def report() -> Report:
@@ -37,11 +38,11 @@ def report() -> Report:
 
 
 def describe_machine() -> dict[str, str]:
-    cores, total, usable = psutil.cpu_count(logical=False), _total_cpus(), hardware.available_cpus()
-    cpu = f"{hardware.cpu_name()}, {cores or total} cores, {several(total, 'CPU')}"
+    cores, usable = psutil.cpu_count(logical=False) or TOTAL_CPUS, available_cpus()
+    cpu = f"{cpu_name()}, {cores} cores, {several(TOTAL_CPUS, 'CPU')}"
     versions = [f"{name} {installed(name) or 'missing'}" for name in SHOWN]
     described = {
-        "cpu": cpu if usable == total else f"{cpu}, {usable} usable",
+        "cpu": cpu if usable == TOTAL_CPUS else f"{cpu}, {usable} usable",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "versions": ", ".join([f"python {platform.python_version()}", *versions]),
     }
@@ -52,17 +53,15 @@ def describe_machine() -> dict[str, str]:
 
 def examine() -> list[Finding]:
     """Every finding, the worst first."""
-    findings: list[Finding] = []
+    findings = []
     for topic, check in CHECKS.items():
         try:
-            finding = check()
+            findings.append(check())
         except ABSENT:
             continue
         except Exception as error:  # what is odd about a machine must not hide the rest
-            finding = replace(RULES.found("failed", error=str(error)), topic=topic)
-        if finding is not None:
-            findings.append(finding)
-    return ordered(findings)
+            findings.append(replace(found("failed", error=str(error)), topic=topic))
+    return RULES.ordered(finding for finding in findings if finding is not None)
 
 
 def installed(package: str) -> str | None:
@@ -70,72 +69,6 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _total_cpus() -> int:
-    return os.cpu_count() or 1
-
-
-def _cpus() -> Finding:
-    total, usable = _total_cpus(), hardware.available_cpus()
-    allowed = len(hardware.affinity()) if hasattr(os, "sched_getaffinity") else total
-    return machine.cpus(total, allowed, hardware.cgroup_quota(), usable)
-
-
-def _frequency() -> Finding | None:
-    folder = Path("/sys/devices/system/cpu/cpu0/cpufreq")
-    names = ("scaling_governor", "scaling_driver")
-    return machine.frequency(*((folder / name).read_text().strip() for name in names))
-
-
-def _environment() -> dict[str, str]:
-    """As the user has set it: the command itself has changed some variables since."""
-    return psutil.Process().environ()
-
-
-def _memory() -> Finding:
-    seen = psutil.virtual_memory()
-    cpus = hardware.available_cpus()
-    return machine.memory(seen.total, seen.available, memory_allowance(), cpus)
-
-
-def _shared_memory() -> Finding | None:
-    if sys.platform != "linux":
-        return None
-    try:
-        seen = shutil.disk_usage("/dev/shm")
-    except FileNotFoundError:
-        return machine.shared_memory(None, 0)
-    return machine.shared_memory(seen.total, seen.free)
-
-
-def _disk() -> Finding:
-    try:
-        here = Path.cwd()
-        return machine.run_disk(shutil.disk_usage(here).free, os.access(here, os.W_OK | os.X_OK))
-    except FileNotFoundError:
-        return machine.run_disk(None, False)
-
-
-def _temporary() -> Finding:
-    try:
-        return machine.temporary_disk(shutil.disk_usage(tempfile.gettempdir()).free)
-    except FileNotFoundError:
-        return machine.temporary_disk(None)
-
-
-def _cache() -> Finding:
-    folder = os.environ.get(CACHE) or compiled_cache()
-    return machine.cache(Path(folder), os.environ.get("HOME", ""))
-
-
-def _limits(name: str) -> tuple[int, int]:
-    """Soft and hard; -1, on every system, where there is none."""
-    import resource
-
-    both = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-    soft, hard = (-1 if limit == resource.RLIM_INFINITY else limit for limit in both)
-    return soft, hard
 
 
 def _versions() -> Finding:
@@ -158,6 +91,73 @@ def _gpu() -> Finding | None:
     return software.gpu(build, driver, Path("/dev/nvidia0").exists())
 
 
+def _cpus() -> Finding:
+    allowed = len(affinity()) if hasattr(os, "sched_getaffinity") else TOTAL_CPUS
+    return machine.cpus(TOTAL_CPUS, allowed, cgroup_quota(), available_cpus())
+
+
+def _frequency() -> Finding | None:
+    names = ("scaling_governor", "scaling_driver")
+    return machine.frequency(*((CPU_FREQUENCY / name).read_text().strip() for name in names))
+
+
+def _environment() -> dict[str, str]:
+    """As the user has set it: the command itself has changed some variables since."""
+    return psutil.Process().environ()
+
+
+def _memory() -> Finding:
+    seen = psutil.virtual_memory()
+    group = machine.memory_allowance()
+    return machine.memory(seen.total, seen.available, group, available_cpus())
+
+
+def _shared_memory() -> Finding | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        seen = shutil.disk_usage("/dev/shm")
+    except FileNotFoundError:
+        return found("shm-missing")
+    return machine.shared_memory(seen.total, seen.free)
+
+
+def _disk() -> Finding:
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return found("disk-gone")
+    if not os.access(here, os.W_OK | os.X_OK):
+        return found("disk-read-only")
+    return machine.disk("disk", shutil.disk_usage(here).free)
+
+
+def _temporary() -> Finding:
+    try:
+        return machine.disk("temporary", shutil.disk_usage(tempfile.gettempdir()).free)
+    except FileNotFoundError:
+        return found("temporary-none")
+
+
+def _cache() -> Finding:
+    folder = os.environ.get(CACHE) or compiled_cache()
+    return machine.cache(Path(folder), os.environ.get("HOME", ""))
+
+
+def _limits(name: str) -> tuple[int, int]:
+    """Soft and hard; -1, on every system, where there is none."""
+    import resource
+
+    both = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
+    soft, hard = (-1 if limit == resource.RLIM_INFINITY else limit for limit in both)
+    return soft, hard
+
+
+def _processes() -> Finding:
+    group = machine.process_allowance()
+    return machine.processes(_limits("NPROC")[0], group, available_cpus())
+
+
 def _optional(topic: str, modules: dict[str, str]) -> Finding:
     try:
         extras = metadata("paceline").get_all("Provides-Extra") or []
@@ -177,7 +177,7 @@ CHECKS: dict[str, Callable[[], Finding | None]] = {
     "compiler": _compiler,
     "gpu": _gpu,
     "cpus": _cpus,
-    "load": lambda: machine.load(os.getloadavg()[0], _total_cpus(), hardware.available_cpus()),
+    "load": lambda: machine.load(os.getloadavg()[0], TOTAL_CPUS, available_cpus()),
     "bf16": lambda: machine.bf16(CPUINFO.read_text()),
     "frequency": _frequency,
     "emulation": lambda: machine.emulation(platform.machine(), CPUINFO.read_text()),
@@ -189,11 +189,9 @@ CHECKS: dict[str, Callable[[], Finding | None]] = {
     "disk": _disk,
     "temporary": _temporary,
     "cache": _cache,
-    "files": lambda: machine.files(*_limits("NOFILE"), hardware.available_cpus()),
-    "processes": lambda: machine.processes(
-        _limits("NPROC")[0], process_allowance(), hardware.available_cpus()
-    ),
+    "files": lambda: machine.files(*_limits("NOFILE"), available_cpus()),
+    "processes": _processes,
     "suites": lambda: _optional("suites", software.SUITES),
     "tools": lambda: _optional("tools", software.TOOLS),
 }
-"""By topic, in the order in which findings of one level are shown."""
+"""By topic."""

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...config.text import listed
-from ...processes.hardware import THREAD_VARIABLES, bf16_abilities
+from ...processes.hardware import (
+    CGROUPS,
+    MEMBERSHIP,
+    THREAD_VARIABLES,
+    bf16_abilities,
+    control_groups,
+)
 from ..findings import GB, MB, Bytes, Finding, Level
-from .cgroups import Allowance
-from .rules import FREE_MEMORY, GROUP_MEMORY, RULES
+from .rules import found
 
 FULL_SPEED_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 """Their `powersave` goes up to full speed when there is work."""
@@ -25,24 +31,26 @@ FILES, PROCESSES = 1024, 256
 """Enough for any run and its environments."""
 OWN_FILES, OWN_PROCESSES, PER_WORKER = 64, 32, 2
 """What a run takes, and what each worker adds: two files of the learner, a process, a thread."""
+UNLIMITED = 2**60
+"""Control groups of version 1 write a number near 2**63 where there is no limit."""
 
 
 def cpus(total: int, allowed: int, quota: float | None, usable: int) -> Finding:
     """The narrower of affinity and quota."""
     if quota is not None and quota < allowed:
-        return RULES.found("cpus-quota", quota=quota, total=total, usable=usable)
+        return found("cpus-quota", quota=quota, total=total, usable=usable)
     if allowed < total:
-        return RULES.found("cpus-affinity", allowed=allowed, total=total)
-    return RULES.found("cpus-one" if total == 1 else "cpus-ok", total=total)
+        return found("cpus-affinity", allowed=allowed, total=total)
+    return found("cpus-one" if total == 1 else "cpus-ok", total=total)
 
 
 def load(average: float, total: int, usable: int) -> Finding:
     """The average counts the whole machine, whatever part of it this process may use."""
     idle = total - average
     if idle >= usable - 0.5:
-        return RULES.found("load-ok", load=average)
+        return found("load-ok", load=average)
     level: Level = "note" if idle >= usable / 2 else "problem"
-    return RULES.found("load-high", level, load=average, total=total)
+    return found("load-high", level, load=average, total=total)
 
 
 def bf16(cpuinfo: str) -> Finding | None:
@@ -50,94 +58,130 @@ def bf16(cpuinfo: str) -> Finding | None:
     flags = bf16_abilities(cpuinfo)
     if flags is None:
         return None
-    return RULES.found("bf16-ok", flags=", ".join(flags)) if flags else RULES.found("bf16-missing")
+    return found("bf16-ok", flags=", ".join(flags)) if flags else found("bf16-missing")
 
 
 def frequency(governor: str, driver: str) -> Finding | None:
     """Only a governor that holds the CPU at its lowest speed is reported."""
-    if governor != "powersave" or driver in FULL_SPEED_DRIVERS:
-        return None
-    return RULES.found("frequency-powersave", driver=driver)
+    slow = governor == "powersave" and driver not in FULL_SPEED_DRIVERS
+    return found("frequency-powersave", driver=driver) if slow else None
 
 
 def emulation(architecture: str, cpuinfo: str) -> Finding | None:
     """x86 code on an ARM processor shows in the kernel's description of the CPU."""
     arm = "VirtualApple" in cpuinfo or re.search(r"^CPU implementer\s*:", cpuinfo, re.M)
     x86 = architecture.lower() in ("x86_64", "amd64")
-    return RULES.found("emulation") if x86 and arm else None
+    return found("emulation") if x86 and arm else None
 
 
 def threads(environment: Mapping[str, str]) -> Finding:
     """What the user's thread variables do here."""
     given = {name: environment[name] for name in THREAD_VARIABLES if environment.get(name)}
     if not given:
-        return RULES.found("threads-unset")
+        return found("threads-unset")
     code = "threads-one" if set(given.values()) == {"1"} else "threads-many"
-    return RULES.found(code, variables=_assignments(given))
+    return found(code, variables=_assignments(given))
 
 
 def binding(environment: Mapping[str, str]) -> Finding | None:
     """GNU's OpenMP binds a process, and so its children, when torch is imported."""
     given = {name: environment[name] for name in BINDING if environment.get(name)}
     if given and environment.get("OMP_PROC_BIND", "").lower() != "false":
-        return RULES.found("binding", variables=_assignments(given), names=" ".join(given))
+        return found("binding", variables=_assignments(given), names=" ".join(given))
     intel = environment.get("KMP_AFFINITY", "none")
     if intel in ("", "none", "disabled"):
         return None
-    variables = _assignments({"KMP_AFFINITY": intel})
-    return RULES.found("binding-intel", variables=variables, names="KMP_AFFINITY")
+    return found("binding-intel", variables=f"KMP_AFFINITY={intel}", names="KMP_AFFINITY")
 
 
 def _assignments(variables: Mapping[str, str]) -> str:
     return listed([f"{name}={value}" for name, value in variables.items()])
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """The smallest limit of the control groups around a process, and the least that one leaves."""
+
+    limit: int
+    left: int
+
+
+def memory_allowance(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> Allowance | None:
+    """Bytes; None where no group has a limit."""
+    limits = []
+    for folder in control_groups("memory", proc, root):
+        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
+        # The kernel drops cached files that were not used lately before it refuses memory.
+        used -= min(used, _reclaimable(folder / "memory.stat"))
+        for name in ("max", "high", "limit_in_bytes"):
+            limits.append((_number(folder / f"memory.{name}"), used))
+    return _smallest(limits)
+
+
+def process_allowance(proc: Path = MEMBERSHIP, root: Path = CGROUPS) -> Allowance | None:
+    """Processes and threads together; None where no group has a limit."""
+    folders = control_groups("pids", proc, root)
+    return _smallest([(_number(f / "pids.max"), _number(f / "pids.current") or 0) for f in folders])
+
+
+def _smallest(limits: list[tuple[int | None, int]]) -> Allowance | None:
+    """Of limits with what is used of each."""
+    known = [(limit, limit - used) for limit, used in limits if limit and limit < UNLIMITED]
+    if not known:
+        return None
+    return Allowance(min(limit for limit, _ in known), max(0, min(left for _, left in known)))
+
+
+def _number(file: Path) -> int | None:
+    """None also for `max`."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _reclaimable(file: Path) -> int:
+    """`total_inactive_file` of version 1 counts the groups within; version 2 always does."""
+    try:
+        counts = dict(line.split() for line in file.read_text().splitlines())
+        return int(counts.get("total_inactive_file") or counts["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
 def memory(total: int, available: int, group: Allowance | None, cpus: int) -> Finding:
     """What the machine and the control groups leave, against a run on all CPUs."""
-    whole, free, limit, more = total, available, "of the machine", FREE_MEMORY
+    whole, free, limit, more = total, available, "of the machine", ""
     if group and group.limit < total:
         whole, free = group.limit, min(available, group.left)
-        limit, more = "that the control group allows", GROUP_MEMORY
+        limit = "that the control group allows"
+        more = ", or raise docker's --memory, Kubernetes' limits.memory or systemd's MemoryMax"
     facts = {"free": Bytes(free), "whole": Bytes(whole), "limit": limit}
     if free < LEARNER + WORKER:
-        return RULES.found("memory-learner", **facts, needed=Bytes(LEARNER), more=more)
+        return found("memory-learner", **facts, needed=Bytes(LEARNER), more=more)
     needed = Bytes(LEARNER + cpus * WORKER)
     if free < needed:
-        return RULES.found("memory-workers", **facts, workers=cpus, needed=needed, more=more)
-    return RULES.found("memory-ok", **facts)
+        return found("memory-workers", **facts, workers=cpus, needed=needed, more=more)
+    return found("memory-ok", **facts)
 
 
 def swap(used: int, total_memory: int) -> Finding | None:
-    if used < max(512 * MB, total_memory // 10):
-        return None
-    return RULES.found("swap-used", used=Bytes(used))
+    much = used >= max(512 * MB, total_memory // 10)
+    return found("swap-used", used=Bytes(used)) if much else None
 
 
-def shared_memory(total: int | None, free: int) -> Finding:
-    """Of /dev/shm; `total` is None where there is none."""
-    if total is None:
-        return RULES.found("shm-missing")
+def shared_memory(total: int, free: int) -> Finding:
+    """Of /dev/shm."""
     code = "shm-ok" if free >= LITTLE_SHARED else "shm-little"
-    return RULES.found(code, free=Bytes(free), total=Bytes(total))
+    return found(code, free=Bytes(free), total=Bytes(total))
 
 
-def run_disk(free: int | None, writable: bool) -> Finding:
-    """Of the current directory; `free` is None where that is gone."""
-    if free is None:
-        return RULES.found("disk-gone")
-    return _disk("disk", free) if writable else RULES.found("disk-read-only")
-
-
-def temporary_disk(free: int | None) -> Finding:
-    """`free` is None where no directory for temporary files can be written to."""
-    return RULES.found("temporary-none") if free is None else _disk("temporary", free)
-
-
-def _disk(topic: str, free: int) -> Finding:
+def disk(topic: str, free: int) -> Finding:
+    """`topic` is disk, for the current directory, or temporary."""
     if free >= LITTLE_DISK:
-        return RULES.found(f"{topic}-ok", free=Bytes(free))
+        return found(f"{topic}-ok", free=Bytes(free))
     level: Level = "problem" if free < NO_DISK else "note"
-    return RULES.found(f"{topic}-little", level, free=Bytes(free))
+    return found(f"{topic}-little", level, free=Bytes(free))
 
 
 def cache(folder: Path, home: str = "") -> Finding:
@@ -145,11 +189,10 @@ def cache(folder: Path, home: str = "") -> Finding:
     place = next(place for place in (folder, *folder.parents) if _exists(place))
     in_home = home and folder.is_relative_to(home)
     shown = f"~/{folder.relative_to(home)}" if in_home else str(folder)
-    if not place.is_dir():
-        return RULES.found("cache-unusable", folder=shown, place=str(place), lacks="a directory")
-    if not os.access(place, os.W_OK | os.X_OK):
-        return RULES.found("cache-unusable", folder=shown, place=str(place), lacks="writable")
-    return RULES.found("cache-ok", folder=shown)
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return found("cache-ok", folder=shown)
+    lacks = "writable" if place.is_dir() else "a directory"
+    return found("cache-unusable", folder=shown, place=str(place), lacks=lacks)
 
 
 def _exists(place: Path) -> bool:
@@ -165,12 +208,12 @@ def files(soft: int, hard: int, cpus: int) -> Finding:
     needed = OWN_FILES + PER_WORKER * cpus
     enough = max(FILES, 2 * needed)
     if soft < 0 or soft >= enough:
-        return RULES.found("files-ok", limit="any number of" if soft < 0 else f"{soft:,}")
+        return found("files-ok", limit="any number of" if soft < 0 else f"{soft:,}")
     first = ""
     if 0 <= hard < enough:
         first = f", for which root has to raise the hard limit of {hard} first"
     level: Level = "problem" if soft < needed else "note"
-    return RULES.found("files-few", level, limit=soft, enough=enough, first=first)
+    return found("files-few", level, limit=soft, enough=enough, first=first)
 
 
 def processes(soft: int, group: Allowance | None, cpus: int) -> Finding:
@@ -183,6 +226,6 @@ def processes(soft: int, group: Allowance | None, cpus: int) -> Finding:
     needed = OWN_PROCESSES + PER_WORKER * cpus
     if left < 0 or left >= max(PROCESSES, 2 * needed):
         shown = "any number of" if left < 0 else f"{left:,}"
-        return RULES.found("processes-ok", left=shown, limit=limit)
+        return found("processes-ok", left=shown, limit=limit)
     level: Level = "problem" if left < needed else "note"
-    return RULES.found("processes-few", level, left=left, limit=limit, more=more)
+    return found("processes-few", level, left=left, limit=limit, more=more)

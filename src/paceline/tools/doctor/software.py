@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...config.text import listed
 from ...storage.compiler_cache import wanted_compiler
 from ..findings import Finding
-from .rules import INSTALL_COMPILER, RULES
+from .rules import RULES, found
 
 SUITES = {
     "box2d": "Box2D",
@@ -37,16 +37,16 @@ def compiler(cxx: str | None, system: str, which: Callable[[str], str | None]) -
         return None
     other = next((n for n in ("g++", "clang++", "c++") if n != wanted and which(n)), None)
     if cxx:
-        install = f"export CXX={other}" if other else INSTALL_COMPILER
-        return RULES.found("compiler-cxx", wanted=cxx, install=install)
+        install = f"export CXX={other}" if other else RULES["compiler-missing"].fix
+        return found("compiler-cxx", wanted=cxx, install=install)
     if other:
-        return RULES.found("compiler-other", wanted=wanted, other=other)
-    return RULES.found("compiler-missing")
+        return found("compiler-other", wanted=wanted, other=other)
+    return found("compiler-missing")
 
 
 def headers(present: bool) -> Finding:
     """What a C++ compiler needs beside itself."""
-    return RULES.found("compiler-ok" if present else "compiler-headers")
+    return found("compiler-ok" if present else "compiler-headers")
 
 
 def torch_build(version_file: str) -> str:
@@ -62,17 +62,16 @@ def gpu(build: str, driver: bool, device: bool) -> Finding | None:
     if build == "rocm":
         return None
     if driver and not device:
-        return RULES.found("gpu-no-device")
+        return found("gpu-no-device")
     if device:
-        return RULES.found("gpu-torch-for-cpu" if build == "cpu" else "gpu-ok")
-    return RULES.found("gpu-torch-for-cuda" if build == "cuda" else "gpu-none")
+        return found("gpu-torch-for-cpu" if build == "cpu" else "gpu-ok")
+    return found("gpu-torch-for-cuda" if build == "cuda" else "gpu-none")
 
 
 def optional(topic: str, present: dict[str, bool], extras: list[str]) -> Finding:
     """Which optional packages are installed, and how to install the others."""
-    found = [name for name in present if present[name]]
     missing = [name for name in present if not present[name]]
-    lists = {"installed": found, "not installed": missing}
+    lists = {"installed": [name for name in present if present[name]], "not installed": missing}
     summary = "; ".join(f"{state}: {listed(names)}" for state, names in lists.items() if names)
     install = ""
     if missing:
@@ -81,7 +80,7 @@ def optional(topic: str, present: dict[str, bool], extras: list[str]) -> Finding
         parts += [PACKAGES.get(name, name) for name in missing if name not in extras]
         steps = ["pip install " + " ".join(parts), *(APART[n] for n in missing if n in APART)]
         install = f"to add them: {', then '.join(steps)}"
-    return RULES.found(topic, summary=summary, missing=missing, install=install)
+    return found(topic, summary=summary, missing=missing, install=install)
 
 
 def versions(requirements: list[str], python: str, floor: str, installed: Versions) -> Finding:
@@ -99,9 +98,9 @@ def versions(requirements: list[str], python: str, floor: str, installed: Versio
             needs = f" (needs {bounds})" if bounds else ""
             wrong.append(f"{name} is {version or 'missing'}{needs}")
     if not wrong:
-        return RULES.found("versions-ok")
+        return found("versions-ok")
     install = f"pip install {' '.join(upgrade)}" if upgrade else "install with a newer Python"
-    return RULES.found("versions-wrong", wrong=", ".join(wrong), install=install)
+    return found("versions-wrong", wrong=", ".join(wrong), install=install)
 
 
 def meets(version: str, bounds: str) -> bool:
