@@ -32,7 +32,7 @@ from paceline.processes.hardware import available_cpus, cpu_name
 from paceline.tools.bench.runs import interrupt_on_signals
 from paceline.tools.bench.tune_model import Shape
 from paceline.tools.bench.tune_plan import TunePlan, parse_tune
-from paceline.tools.bench.tune_search import BurstRunner, Search
+from paceline.tools.bench.tune_search import Search
 
 ENVS = (8, 16, 32, 64)
 PROCESSES = ((0, 1), (1, 1), (2, 1), (0, 2))
@@ -50,15 +50,15 @@ def grid(base: Shape) -> list[Shape]:
     ]
 
 
-def chosen(plan: TunePlan, scratch: Path) -> tuple[Shape, bool, float]:
-    """What tune chooses, whether such a training compiles, and how long the search took."""
+def chosen(plan: TunePlan, scratch: Path) -> tuple[Shape, float]:
+    """What tune chooses, and how long the search took."""
     began = time.monotonic()
     search = Search(plan, scratch)
     search.run(search.constants())
-    return search.choice(), search.runner.compiled, time.monotonic() - began
+    return search.choice(), time.monotonic() - began
 
 
-def best_cells(runs: BurstRunner, cells: list[Shape], seconds: float) -> list[Shape]:
+def best_cells(runs: Search, cells: list[Shape], seconds: float) -> list[Shape]:
     """The fastest few, by one burst of each."""
     rates = {cell: burst.fps for cell in cells if (burst := runs.measure(cell, seconds))}
     return sorted(rates, key=lambda cell: -rates[cell])[:KEPT]
@@ -77,9 +77,9 @@ def ratios(rates: dict[Shape, list[float]], choice: Shape, cells: list[Shape]) -
 def compare(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
     least = ["--min-rollout-steps", str(options.min_rollout_steps)]
     plan = parse_tune(["--env-id", options.env_id, *least, "--time", options.time, "--overwrite"])
-    choice, compiled, took = chosen(plan, scratch)
+    choice, took = chosen(plan, scratch)
     print(f"tune chose {choice} in {took:.0f} s; the grid:")
-    runs = BurstRunner(plan, compiled, math.inf, scratch)
+    runs = Search(replace(plan, budget=math.inf), scratch)
     cells = best_cells(runs, grid(plan.shape), options.seconds / 2)
     rates: dict[Shape, list[float]] = {shape: [] for shape in dict.fromkeys([choice, *cells])}
     for number in range(options.rounds):
@@ -93,7 +93,7 @@ def compare(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
     return {
         "choice": str(choice),
         "search_seconds": took,
-        "compiled": compiled,
+        "compiled": runs.compiled,
         "grid_best": [str(cell) for cell in cells],
         "rates": {str(shape): values for shape, values in rates.items()},
         "ratios": found,

@@ -69,6 +69,19 @@ def parse_options(
     return own, given, parser.file
 
 
+def all_envs(given: Mapping[str, Any], file: Mapping[str, Any], workers: int) -> str | None:
+    """num_envs of so many workers, also where they are given for each; None if not given."""
+    for source in (given, file):
+        if source.get("num_envs") is not None:
+            return str(source["num_envs"])
+        each = source.get("num_envs_per_worker")
+        if each is not None:
+            if not str(each).isdigit():
+                raise BadInput(f"num_envs_per_worker is {each!r}: write a whole number, such as 8")
+            return str(int(each) * workers)
+    return None
+
+
 def refuse_flags(
     command: str, given: Mapping[str, Any], hints: Mapping[str, str], where: str = ""
 ) -> None:

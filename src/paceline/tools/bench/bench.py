@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -119,23 +120,18 @@ class BenchSweep:
     def run(self) -> dict[str, RunFailed]:
         """Run every cell that is not done; the errors of those that failed, by name."""
         failed: dict[str, RunFailed] = {}
-        console, total = Console(), len(self._cells)
-        try:
+        total = len(self._cells)
+        with closing(Console()) as console:
             console.say(self.announcement())
             for number, cell in enumerate(self._cells, 1):
-                label = f"[{number:>{len(str(total))}}/{total}] {cell.name}"
-                if cell.name in self._done:
-                    console.say(f"{label}: done before")
-                    continue
-                try:
-                    self.run_one(cell, label, console)
-                except RunFailed as error:
-                    failed[cell.name] = error
-                    console.say(f"{label}: failed; {error}")
-                else:
-                    console.say(f"{label}: {_result(cell.folder)}")
-        finally:
-            console.close()
+                label, outcome = f"[{number:>{len(str(total))}}/{total}] {cell.name}", "done before"
+                if cell.name not in self._done:
+                    try:
+                        self.run_one(cell, label, console)
+                        outcome = _result(cell.folder)
+                    except RunFailed as error:
+                        failed[cell.name], outcome = error, f"failed; {error}"
+                console.say(f"{label}: {outcome}")
         return failed
 
     def announcement(self) -> str:
@@ -161,16 +157,15 @@ class BenchSweep:
         self._durations.append(time.monotonic() - began)
 
     def _progress(self, folder: Path, elapsed: float) -> str:
-        last = _last_report(folder / METRICS)
-        parts = ["starting"]
+        parts, last = ["starting"], _last_report(folder / METRICS)
         if last is not None:
             parts = [f"{last['time']:.0f} s", f"{last['steps']:,} steps"]
-            if last.get("episode_return") is not None:
+            if last["episode_return"] is not None:
                 parts.append(f"return {last['episode_return']:.1f}")
         each = self.expected()
         if math.isfinite(each):
             left = max(0.0, each - elapsed) + self._left * each
-            share = (len(self._cells) - left / each) / len(self._cells)
+            share = 1 - left / each / len(self._cells)
             parts.append(f"all runs: {share:.0%}, {clock(left)} left")
         return " · ".join(parts)
 
@@ -200,16 +195,12 @@ def _result(folder: Path) -> str:
     return f"{score}{rate}, {run.last('steps'):,.0f} steps in {run.last('time'):.1f} s"
 
 
-def _last_report(path: Path) -> dict[str, Any] | None:
-    """The newest whole line of a metrics.jsonl, if there is one."""
+def _last_report(path: Path) -> Any:
+    """The newest whole line of a metrics.jsonl; None if there is none yet."""
     try:
         with open_plain(path) as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - 4096))
-            lines = file.read().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        found = json.loads(whole[-1])
-        return found if isinstance(found, dict) else None
+            file.seek(max(0, file.seek(0, 2) - 2**14))
+            return json.loads(file.read().split(b"\n")[-2])
     except (OSError, ValueError, IndexError):
         return None
 

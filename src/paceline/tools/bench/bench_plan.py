@@ -15,7 +15,15 @@ from ...errors import BadInput
 from ...processes.hardware import available_cpus
 from ...run.directory import fixed
 from ...storage.files import read_plain
-from .arguments import Training, new_folder, number_from, parse_options, refuse_flags, whole_number
+from .arguments import (
+    Training,
+    all_envs,
+    new_folder,
+    number_from,
+    parse_options,
+    refuse_flags,
+    whole_number,
+)
 from .runs import Cell
 
 PLAN = "bench.json"
@@ -161,38 +169,29 @@ def _options(algo: str, mode: str, training: Training) -> dict[str, str]:
     if hogwild and mode == "ranks":
         raise BadInput(f"{algo} has no such form: its learners are its workers")
     workers, ranks = (_processes(name, given, file) for name in ("num_workers", "ranks"))
-    envs = _envs(given, file, workers)
-    if mode == "parallel":
-        shape = {"num_workers": workers, "ranks": "1"}
-    elif mode == "sequential":
-        shape = {"num_workers": "1" if hogwild else "0", "ranks": "1"}
-    else:
-        shape = {"num_workers": "0", "ranks": ranks}
-        if envs.isdigit() and ranks.isdigit():
-            envs = str(max(1, int(envs) // int(ranks)))
-    if envs:
-        shape["num_envs"] = envs
+    envs = all_envs(given, file, workers)
+    shape = {
+        "sequential": {"num_workers": int(hogwild), "ranks": 1},
+        "parallel": {"num_workers": workers, "ranks": 1},
+        "ranks": {"num_workers": 0, "ranks": ranks},
+    }[mode]
     kept = {name: value for name, value in given.items() if name not in SHAPE}
-    return kept | {"algo": algo} | shape
+    if envs is not None:
+        share = ranks if mode == "ranks" else 1
+        kept["num_envs"] = str(max(1, int(envs) // share)) if envs.isdigit() else envs
+    return kept | {"algo": algo} | {name: str(count) for name, count in shape.items()}
 
 
-def _processes(name: str, given: Mapping[str, str], file: Mapping[str, Any]) -> str:
+def _processes(name: str, given: Mapping[str, str], file: Mapping[str, Any]) -> int:
     """As many as a flag says, or the file; else one for each CPU."""
     count, in_file = given.get(name, "auto"), str(file.get(name))
     if name not in given and in_file.isdigit() and int(in_file) >= FEWEST[name]:
         count = in_file
-    return str(max(2, available_cpus())) if count == "auto" else count
-
-
-def _envs(given: Mapping[str, str], file: Mapping[str, Any], workers: str) -> str:
-    """How many over all processes, also where they are given per worker; "" if not given."""
-    for source in (given, file):
-        if source.get("num_envs") is not None:
-            return str(source["num_envs"])
-        each = source.get("num_envs_per_worker")
-        if each is not None:
-            return str(int(workers) * int(each)) if f"{workers}{each}".isdigit() else str(each)
-    return ""
+    if count == "auto":
+        return max(2, available_cpus())
+    if not count.isdigit():
+        raise BadInput(f"{name} is {count!r}: write a whole number, such as 2")
+    return int(count)
 
 
 def _cells(

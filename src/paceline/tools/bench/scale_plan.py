@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from ...config.schema import BUDGETS, Config
 from ...errors import BadInput
 from .arguments import (
     Training,
+    all_envs,
     check_output_dir,
     new_folder,
     number_from,
@@ -101,8 +101,9 @@ def parse_scale(arguments: list[str]) -> ScalePlan:
     refuse_flags("scale", given, SET_BY_SCALE)
     place, overwrite = given.pop("output_dir", None), given.pop("overwrite", "false") == "true"
     if kind == "workers":
-        each = given.pop("num_envs_per_worker", file.get("num_envs_per_worker"))
-        given |= _all_envs(each, given, 1 if own["weak"] else max(1, *counts))
+        envs = all_envs(given, file, 1 if own["weak"] else max(1, *counts))
+        given.pop("num_envs_per_worker", None)
+        given |= {} if envs is None else {"num_envs": envs}
     base, _ = Training(given, file).inspect(ONE_PROCESS[kind])
     if base.compile == "auto":  # which would depend on the length of a run
         given["compile"] = "off"
@@ -140,15 +141,6 @@ def _counts(given: dict[str, Any]) -> tuple[str, list[int]]:
     if kind == "ranks" and not counts[0]:
         raise BadInput(f"{flag} is {text!r}: there is always one rank; write such as {flag} 1,2")
     return kind, counts
-
-
-def _all_envs(each: Any, given: Mapping[str, Any], workers: int) -> dict[str, str]:
-    """num_envs_per_worker as the num_envs of this many workers."""
-    if each is None or "num_envs" in given:
-        return {}
-    if not str(each).isdigit():
-        raise BadInput(f"num_envs_per_worker is {each!r}: write a whole number, such as 8")
-    return {"num_envs": str(int(each) * workers)}
 
 
 def _check(plan: ScalePlan) -> None:

@@ -65,7 +65,7 @@ def run(plan: TunePlan, arguments: list[str]) -> int:
     ):
         search = Search(plan, Path(scratch))
         known = search.constants(rounds=5 if plan.predicts else 1)
-        facts = _save_constants(plan, known, search.runner.compiled)
+        facts = _save_constants(plan, known, search.compiled)
         if plan.predicts:
             _propose(plan, known, facts, arguments)
         else:
@@ -123,7 +123,7 @@ def proposal(
 def _conclude(plan: TunePlan, search: Search, known: Constants, arguments: list[str]) -> None:
     """Write and print the choice of the search."""
     chosen = search.choice()
-    phases = {shape: _phases(search, shape, known) for shape in search.runner.bursts}
+    phases = {shape: _phases(search, shape, known) for shape in search.bursts}
     reasons = _reasons(plan, search.base, chosen, known, phases[chosen])
     sentences = [_rate_sentence(search, chosen), *reasons]
     where = f"Measured on {cpu_name()}, {available_cpus()} CPUs, {datetime.now():%Y-%m-%d %H:%M}."
@@ -143,7 +143,7 @@ def _reasons(
 
 def _phases(search: Search, shape: Shape, known: Constants) -> Phases:
     """Of the burst of middle speed."""
-    bursts = sorted(search.runner.bursts[shape], key=lambda burst: burst.fps)
+    bursts = sorted(search.bursts[shape], key=lambda burst: burst.fps)
     return split_phases(bursts[len(bursts) // 2], known, search.cpus)
 
 
@@ -152,7 +152,7 @@ def table(search: Search, phases: Mapping[Shape, Phases]) -> str:
     lines = [["shape", "steps/s", "× now", *PHASE_NAMES, "memory", "bursts"]]
     ratios = {shape: search.ratio(shape) for shape in phases}
     for shape in sorted(phases, key=lambda shape: -ratios[shape]):
-        bursts, ratio = search.runner.bursts[shape], ratios[shape]
+        bursts, ratio = search.bursts[shape], ratios[shape]
         lines.append(
             [
                 f"{shape} (now)" if shape == search.base else str(shape),
@@ -163,15 +163,15 @@ def table(search: Search, phases: Mapping[Shape, Phases]) -> str:
                 str(len(bursts)),
             ]
         )
-    failed = [f"{shape}  failed: {cause}" for shape, cause in search.runner.failed.items()]
+    failed = [f"{shape}  failed: {cause}" for shape, cause in search.failed.items()]
     return "\n".join([text_table(lines, left=1), *failed])
 
 
 def _rate_sentence(search: Search, chosen: Shape) -> str:
     """How fast the choice is, and against what."""
     base, rounds = search.base, len(search.rounds)
-    text = f"It made {spread([burst.fps for burst in search.runner.bursts[chosen]])} steps/s"
-    if base not in search.runner.bursts:
+    text = f"It made {spread([burst.fps for burst in search.bursts[chosen]])} steps/s"
+    if base not in search.bursts:
         text += f"; the present shape, {base}, failed."
     elif chosen == base:
         text += ", as now: nothing that was tried is faster by more than noise."

@@ -98,16 +98,23 @@ def time_env_row(env_info: EnvInfo, seed: int, num_envs: int, seconds: float) ->
     return spent / rows
 
 
-class BurstRunner:
-    """The bursts so far, the shapes that failed, and the time that is left."""
+class Search:
+    """From the training as it is configured to the fastest shape for it."""
 
-    def __init__(self, plan: TunePlan, compiled: bool, budget: float, scratch: Path) -> None:
-        self._plan, self.compiled, self._scratch = plan, compiled, scratch
-        self._until = time.monotonic() + budget
-        self.seconds = min(LONGEST, max(SHORTEST, budget / BURSTS))
+    def __init__(self, plan: TunePlan, scratch: Path) -> None:
+        network = network_for(plan.base, plan.env_info.obs_spec.seen, plan.env_info.act_spec)
+        choices = choose(plan.base, network, topology_of(plan.base))
+        self._plan, self._scratch, self.cpus = plan, scratch, available_cpus()
+        self.compiled = choices.compiled
+        self.base = replace(plan.shape, threads=choices.threads)
+        self._until = time.monotonic() + plan.budget
+        self._seconds = min(LONGEST, max(SHORTEST, plan.budget / BURSTS))
         """of a burst"""
         self.bursts: dict[Shape, list[Burst]] = {}
         self.failed: dict[Shape, str] = {}
+        """causes"""
+        self.rounds: list[dict[Shape, float]] = []
+        """rates of the shapes that took part, round by round"""
 
     @property
     def left(self) -> float:
@@ -121,7 +128,7 @@ class BurstRunner:
             overheads.setdefault(shape.kind, []).extend(burst.overhead for burst in bursts)
         everything = [value for values in overheads.values() for value in values] or [STARTUP]
         return sum(
-            self.seconds + statistics.median(overheads.get(shape.kind, everything))
+            self._seconds + statistics.median(overheads.get(shape.kind, everything))
             for shape in shapes
         )
 
@@ -130,7 +137,7 @@ class BurstRunner:
         if shape in self.failed:
             return None
         try:
-            options = self._plan.options(shape, self.compiled, seconds or self.seconds)
+            options = self._plan.options(shape, self.compiled, seconds or self._seconds)
             found = run_burst(options, shape, self._scratch)
         except RunFailed as error:
             if not self.bursts:
@@ -143,39 +150,26 @@ class BurstRunner:
         print(f"{shape!s:<44} {found.fps:>10,.0f} steps/s  {left}".rstrip(), flush=True)
         return found
 
-
-class Search:
-    """From the training as it is configured to the fastest shape for it."""
-
-    def __init__(self, plan: TunePlan, scratch: Path) -> None:
-        network = network_for(plan.base, plan.env_info.obs_spec.seen, plan.env_info.act_spec)
-        choices = choose(plan.base, network, topology_of(plan.base))
-        self._plan, self.cpus = plan, available_cpus()
-        self.base = replace(plan.shape, threads=choices.threads)
-        self.runner = BurstRunner(plan, choices.compiled, plan.budget, scratch)
-        self.rounds: list[dict[Shape, float]] = []
-        """rates of the shapes that took part, round by round"""
-        envs, seconds = min(plan.shape.envs, 16), min(1.0, self.runner.seconds)
-        self._env_row = time_env_row(plan.env_info, plan.base.seed, envs, seconds)
-
     def constants(self, rounds: int = 1) -> Constants:
         """Of the model, from up to `rounds` bursts of each shape that shows one of them."""
         one = replace(self.base, workers=0, learners=1, threads=1, pinned=False)
         if one.schedule != "hogwild":
             one = replace(one, envs=self.base.learners * self.base.envs)
         roles = {"base": one, "other": _other(one), **self._parallel(one)}
+        seconds = min(1.0, self._seconds)
+        env = time_env_row(self._plan.env_info, self._plan.base.seed, min(one.envs, 16), seconds)
         found: dict[str, list[Burst]] = {}
         for number in range(rounds):
             for role, shape in roles.items():
                 required = number == 0 and (role == "base" or (role == "other" and rounds > 1))
-                if not required and self.runner.left < self.runner.cost([shape]):
+                if not required and self.left < self.cost([shape]):
                     continue
-                if burst := self.runner.measure(shape):
+                if burst := self.measure(shape):
                     found.setdefault(role, []).append(burst)
-        self.runner.bursts.pop(roles["other"], None)  # which is no candidate
+        self.bursts.pop(roles["other"], None)  # which is no candidate
         best = {role: _undisturbed(bursts) for role, bursts in found.items()}
         best.setdefault("other", best["base"])
-        return fit(self._env_row, epochs=self._plan.base.epochs, cpus=self.cpus, **best)
+        return fit(env, epochs=self._plan.base.epochs, cpus=self.cpus, **best)
 
     def _parallel(self, one: Shape) -> dict[str, Shape]:
         """With as many workers, learners and threads as CPUs, where they divide the rows."""
@@ -199,26 +193,26 @@ class Search:
     def run(self, known: Constants) -> None:
         """Rounds of bursts of the likeliest shapes, each with the better half of the last one's."""
         shapes = candidates(self.base, self._plan.limits, self.cpus)
-        affordable = int(self.runner.left / (2 * self.runner.cost([self.base])))
+        affordable = int(self.left / (2 * self.cost([self.base])))
         number = max(MIN_LISTED, min(MAX_LISTED, affordable))
         listed = shortlist(self.base, shapes, known, self.cpus, number)
         while listed and len(self.rounds) < MAX_ROUNDS:
-            if self.rounds and self.runner.left < self.runner.cost(listed):
+            if self.rounds and self.left < self.cost(listed):
                 break
             self._round(listed)
             ranked = [shape for shape in self._ranked() if shape != self.base]
             kept = ranked[: max(FINALISTS, len(ranked) // 2)]
             listed = [shape for shape in listed if shape == self.base or shape in kept]
-            listed = [shape for shape in listed if shape not in self.runner.failed]
+            listed = [shape for shape in listed if shape not in self.failed]
 
     def _round(self, shapes: list[Shape]) -> None:
         """A burst of each, every second time backwards; of the first round, as many as fit."""
         rates: dict[Shape, float] = {}
         for shape in shapes[::-1] if len(self.rounds) % 2 else shapes:
             enough = not self.rounds and len(rates) > 1
-            if enough and self.runner.left < self.runner.cost([shape]):
+            if enough and self.left < self.cost([shape]):
                 continue
-            if burst := self.runner.measure(shape):
+            if burst := self.measure(shape):
                 rates[shape] = burst.fps
         if rates:
             self.rounds.append(rates)
@@ -226,7 +220,7 @@ class Search:
     def relative(self) -> dict[Shape, list[float]]:
         """Rates over the mean of their round, so that a drift cancels; of what is in all rounds."""
         shapes = set[Shape].intersection(*map(set, self.rounds)) if self.rounds else set()
-        shapes -= self.runner.failed.keys()
+        shapes -= self.failed.keys()
         if not shapes:
             return {}
         means = [statistics.geometric_mean([rates[s] for s in shapes]) for rates in self.rounds]
@@ -245,7 +239,7 @@ class Search:
         """The fastest, or the simplest of those that can't be told from it."""
         ranked, found = self._ranked(), self.relative()
         if not ranked:
-            causes = [f"{shape}: {cause}" for shape, cause in self.runner.failed.items()]
+            causes = [f"{shape}: {cause}" for shape, cause in self.failed.items()]
             raise NothingMeasured("\n".join(["no shape could be measured to the end", *causes]))
         least = min(found[ranked[0]]) if len(self.rounds) > 1 else 0.0
         same = [shape for shape in ranked if max(found[shape]) >= least]
@@ -257,7 +251,7 @@ class Search:
         if both:
             return statistics.median(rates[shape] / rates[self.base] for rates in both)
         best = [
-            max((burst.fps for burst in self.runner.bursts.get(s, [])), default=math.nan)
+            max((burst.fps for burst in self.bursts.get(s, [])), default=math.nan)
             for s in (shape, self.base)
         ]
         return best[0] / best[1]
