@@ -14,7 +14,7 @@ from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
 from paceline.learning.batch import Rows
-from paceline.policy.prediction import Prediction
+from paceline.policy.network import Prediction
 
 
 def case(log_ratio, advantage, *, value=0.0, returns=0.0, old_value=0.0, entropy=0.0, weight=1.0):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..policy.prediction import Inputs
+from ..policy.network import Inputs
 from ..rollout import Array
 
 if TYPE_CHECKING:
@@ -103,10 +103,14 @@ class Rows:
     def like(self, tensors: Iterable[Tensor]) -> Rows:
         """Rows of the same structure, from tensors in the order of `tensors()`."""
         left = iter(tensors)
-        inputs = tuple(islice(left, len(self.inputs)))
-        action, logp, advantage, returns, value, weight = islice(left, 6)
         return Rows(
-            *(inputs, action, logp, advantage, returns, value, weight),
+            inputs=tuple(islice(left, len(self.inputs))),
+            action=next(left),
+            logp=next(left),
+            advantage=next(left),
+            returns=next(left),
+            value=next(left),
+            weight=next(left),
             next_inputs=tuple(islice(left, len(self.next_inputs))),
             extra={name: next(left) for name in self.extra},
             first=None if self.first is None else next(left),

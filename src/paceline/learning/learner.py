@@ -63,7 +63,6 @@ class LearnerConfig:
     clip_reward: bool = False
     blocks: int = 1
     """groups of columns that are shuffled on their own, see `permutation`"""
-    compiled: bool = False
 
 
 class Learner:
@@ -106,16 +105,15 @@ class Learner:
             objective,
             self.flat,
             optimizer,
-            config.compiled,
             self._shared[len(self._shared) - len(self.flat.weights) :],
             sync.share,
         )
         shares = self._shares_weights
         self.descent = Descent(self._step, algorithm, config, sync, self._ranks, shares)
-        one_step = config.epochs * config.minibatches == 1 and not config.compiled
+        one_step = config.epochs * config.minibatches == 1
         has_memory = network.memory is not None
         self._reuse_prediction = one_step and algorithm.needs_log_ratio and not has_memory
-        """whether the prediction for the targets serves the only step too"""
+        """whether the prediction for the targets serves the only step too, if that is eager"""
         self._stored = stored or network.obs
         self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
         self._scaler = ReturnScaler(columns, config.gamma) if config.normalize_return else None
@@ -198,7 +196,7 @@ class Learner:
             inputs,
             algorithm.needs_log_ratio,
             chunk,
-            self._reuse_prediction,
+            self._reuse_prediction and not self._step.compiled,
         )
         shape = (rollout.steps + 1, rollout.columns, -1)
         value = predicted.value.numpy(force=True).reshape(shape)

@@ -12,7 +12,7 @@ import torch
 
 from ..envs.frame_stack import flat_frames, merge_frames, stack_index, stacked
 from ..envs.spaces import ObservationSpec
-from ..policy.prediction import Inputs
+from ..policy.network import Inputs
 from ..rollout import Rollout
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..policy.actor_critic import ActorCritic, RecurrentInputs
-from ..policy.prediction import Inputs, Prediction
+from ..policy.network import Inputs, Prediction
 from ..rollout import Array, Rollout
 from .batch import Rows, Signals, Targets, ValueHead
 from .bonus import Metrics

@@ -1,4 +1,4 @@
-"""The minibatch step, eager or compiled, in two halves between which ranks sum their gradients.
+"""The minibatch step in two halves, between which ranks sum their gradients; eager until compiled.
 
 `gradient(rows)` fills one buffer: [gradient sums | for each loss term: sum of its loss, sums of its
 metrics, sum of row weights]. `apply` divides each term's group of parameters by its weight sum,
@@ -16,7 +16,7 @@ from torch.func import functional_call, functionalize, grad
 
 from ..policy.actor_critic import ActorCritic, RecurrentInputs
 from ..policy.flat import FlatParameters
-from ..policy.prediction import Prediction
+from ..policy.network import Prediction
 from ..rollout import Array, Rollout
 from .algorithms import Algorithm, Losses
 from .batch import Rows
@@ -121,13 +121,11 @@ class Step:
         objective: Objective,
         flat: FlatParameters,
         optimizer: Optimizer,
-        compiled: bool,
         target: Tensor | None = None,
         share: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     ) -> None:
         self._objective, self._flat, self._optimizer = objective, flat, optimizer
         self._target = flat.weights if target is None else target
-        self._compile = compiled
         self.names = tuple(name for names in objective.names for name in names)
         """names of what `apply` returns"""
         self._groups = [sum(p.numel() for p in t.module.parameters()) for t in objective.terms]
@@ -140,7 +138,7 @@ class Step:
         self._compiled_apply: TensorFunction | None = None
         self._compiled_fused: TensorFunction | None = None
         self._structure: Rows | None = None
-        """rows whose structure the step is compiled for"""
+        """rows whose structure the step is compiled for; None: it is eager"""
         gradients = flat.layout.views(self.buffer[: self._size])
         self._frozen: set[str] = set()
         """parameters of a user's module with requires_grad False"""
@@ -150,6 +148,10 @@ class Step:
             else:
                 self._frozen.add(name)
 
+    @property
+    def compiled(self) -> bool:
+        return self._structure is not None
+
     def gradient(
         self, rows: Rows, progress_remaining: float, prediction: Prediction | None = None
     ) -> Tensor:
@@ -157,15 +159,12 @@ class Step:
 
         An eager step can use a `prediction` of these rows that was computed already.
         """
-        if not self._compile:
+        if self._compiled_gradient is None:
             self.buffer[: self._size].zero_()
             total, sums = self._objective(progress_remaining, rows, prediction)
             total.backward()  # adds into the buffer: every parameter's .grad is a view of it
             self.buffer[self._size :] = sums
             return self.buffer
-        if self._compiled_gradient is None:
-            self.compile(rows, fused=False)
-        assert self._compiled_gradient is not None
         inputs = [self._flat.weights, scalar(progress_remaining), *rows.tensors()]
         self.buffer.copy_(self._compiled_gradient(*inputs)[0])
         return self.buffer
@@ -175,7 +174,7 @@ class Step:
         self.count += 1
         step_size, eps = self._optimizer.step_size_and_eps(lr, self.count)
         tensors = [self.buffer, self._target, *self.moments]
-        if self._compiled_apply is None:  # eager
+        if self._compiled_apply is None:
             with torch.no_grad():
                 return self._pure_apply(step_size, eps, *tensors)[0]
         return self._compiled_apply(scalar(step_size), scalar(eps), *tensors)[0]
@@ -188,12 +187,9 @@ class Step:
         prediction: Prediction | None = None,
     ) -> Tensor:
         """`gradient` and `apply` in one, if nothing has to happen between them."""
-        if not self._compile:
+        if self._compiled_fused is None:
             self.gradient(rows, progress_remaining, prediction)
             return self.apply(lr)
-        if self._compiled_fused is None:
-            self.compile(rows, fused=True)
-        assert self._compiled_fused is not None
         self.count += 1
         step_size, eps = self._optimizer.step_size_and_eps(lr, self.count)
         scalars = [scalar(value) for value in (step_size, eps, progress_remaining)]

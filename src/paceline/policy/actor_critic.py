@@ -14,8 +14,15 @@ from torch import Tensor, nn
 
 from .distributions import padding_index
 from .encoders import OneHotLinear, Trunk, initialize, make_trunk
-from .network import LOG_SQRT_2PI, LOG_STD_RANGE, MASKED_LOGIT, OBS_CLIP, NetworkSpec
-from .prediction import Inputs, Prediction
+from .network import (
+    LOG_SQRT_2PI,
+    LOG_STD_RANGE,
+    MASKED_LOGIT,
+    OBS_CLIP,
+    Inputs,
+    NetworkSpec,
+    Prediction,
+)
 from .user_modules import make_memory, reset_parameters
 
 

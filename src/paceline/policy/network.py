@@ -1,4 +1,5 @@
-"""NetworkSpec: the architecture of a policy as plain data, for actor and learner."""
+"""NetworkSpec: the architecture of a policy as plain data, for actor and learner; and Prediction,
+its outputs. R = rows, H = value heads."""
 
 from __future__ import annotations
 
@@ -6,11 +7,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
 from ..envs.spaces import STRICT, ActionSpec, ObservationSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Activation = Literal["tanh", "relu", "elu"]
 Encoder = str | Callable[..., Any]
@@ -18,6 +22,8 @@ Encoder = str | Callable[..., Any]
 ImageEncoder = Literal["mlp", "small", "nature", "impala"]
 """Built-in encoders of images: dense layers, or convolutions (see encoders.py)."""
 Precision = Literal["fp32", "bf16"]
+Inputs = tuple["Tensor", ...]
+"""Parts of observations, preprocessed for the trunks."""
 
 OBS_CLIP = 10.0
 """Normalized observations are clipped to this many standard deviations."""
@@ -112,3 +118,15 @@ class NetworkSpec:
         if self.normalize_obs:
             shapes["obs_mean"] = shapes["obs_scale"] = (self.obs.size,)
         return shapes
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Outputs of an actor-critic for R rows."""
+
+    logp: Tensor
+    """[R] log-probability of the action taken"""
+    entropy: Tensor
+    """[R]"""
+    value: Tensor
+    """[R, H]"""

@@ -230,7 +230,6 @@ def _make_learner(
         normalize_return=config.normalize_return,
         clip_reward=config.clip_reward,
         seed=config.seed,
-        compiled=choices.compiled,
     )
     optimizer = OPTIMIZERS[config.optimizer](eps=config.optimizer_eps)
     index = topology.local_rank if choices.device == "cuda" else None

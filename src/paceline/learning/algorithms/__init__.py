@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from ...policy.prediction import Prediction
+from ...policy.network import Prediction
 from ...rollout import Array
 from ..batch import Rows, Signals, Targets
 from ..returns import gae

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
-from ...policy.prediction import Prediction
+from ...policy.network import Prediction
 from ...rollout import Array
 from ..batch import Rows, Signals, Targets
 from . import Losses, Normalized, PolicyGradient, advantages, gae_targets, value_error
