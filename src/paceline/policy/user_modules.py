@@ -6,6 +6,8 @@ R = rows; L = steps of a segment, N = segments, F = features, S = floats of memo
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,24 @@ CONSTRUCTOR_SEED = 0
 """For constants that constructors draw: every copy of a module gets the same ones."""
 
 
+@contextmanager
+def _seeded() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(CONSTRUCTOR_SEED)
+        yield
+
+
+@contextmanager
+def _refused_if_it_raises(what: str, remedy: str = "") -> Iterator[None]:
+    """Errors of the user's code become BadInput: `what`, the error, and perhaps a remedy."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{what}: {type(error).__name__}: {error}{remedy}") from error
+
+
 class UserEncoder(nn.Module):
     """The user's encoder. Its input has the structure of the environment's observation, with
     numbers as float32, images as they are stored and choices one-hot."""
@@ -30,17 +50,12 @@ class UserEncoder(nn.Module):
         super().__init__()
         self._obs = obs
         self._fresh = not isinstance(encoder, nn.Module)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(CONSTRUCTOR_SEED)
+        with _seeded():
             self.module = _construct(encoder, obs).eval()
             check_weights(self.module)
-            try:
+            what = f"encoder {name_of(encoder)} can't read an observation of {space_of(obs)}"
+            with _refused_if_it_raises(what):
                 self.features = self._try_out()
-            except Exception as error:
-                raise BadInput(
-                    f"encoder {name_of(encoder)} can't read an observation of {space_of(obs)}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
 
     def _try_out(self) -> int:
         """Read two observations; returns the number of features."""
@@ -103,15 +118,9 @@ def _construct(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
     if isinstance(encoder, nn.Module):
         return copy.deepcopy(encoder)
     cls = import_module_class(encoder) if isinstance(encoder, str) else encoder
-    try:
+    what = f"encoder {name_of(encoder)} can't be made from the observation space"
+    with _refused_if_it_raises(what, "; it is called with the space alone"):
         module = cls(space_of(obs))
-    except BadInput:
-        raise
-    except Exception as error:
-        raise BadInput(
-            f"encoder {name_of(encoder)} can't be made from the observation space: "
-            f"{type(error).__name__}: {error}; it is called with the space alone"
-        ) from error
     if not isinstance(module, nn.Module):
         raise BadInput(f"encoder {name_of(encoder)} makes {module!r}, which is no torch.nn.Module")
     return module
@@ -154,18 +163,10 @@ def make_memory(spec: NetworkSpec, features: int) -> Any:
     cls = spec.memory
     if isinstance(cls, str):
         cls = import_module_class(cls, "memory")
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(CONSTRUCTOR_SEED)
-        try:
-            cell = cls(features, spec.memory_size)
-            _try_out_cell(cell, features, spec.memory_size)
-        except BadInput:
-            raise
-        except Exception as error:
-            raise BadInput(
-                f"memory {name_of(spec.memory)} can't be used on {features} features: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+    what = f"memory {name_of(spec.memory)} can't be used on {features} features"
+    with _seeded(), _refused_if_it_raises(what):
+        cell = cls(features, spec.memory_size)
+        _try_out_cell(cell, features, spec.memory_size)
     check_weights(cell, "memory")
     return cell
 
