@@ -125,29 +125,6 @@ def test_vtrace_of_equal_policies_is_value_plus_gae(lam):
     np.testing.assert_allclose(target, expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", ["terminated", "truncated"])
-def test_vtrace_policy_term_at_an_end_never_sees_the_next_episodes_target(kind):
-    case = random_case(3, steps=6, columns=1)
-    case.terminated[:], case.truncated[:] = False, False
-    getattr(case, kind)[2] = True
-    _, before = vtrace(case.reward, *signals(case), case.value, case.log_ratio)
-    case.reward[3:] += 1000.0  # another episode altogether
-    _, after = vtrace(case.reward, *signals(case), case.value, case.log_ratio)
-    np.testing.assert_array_equal(before[:3], after[:3])
-    bootstrap = 0.0 if kind == "terminated" else case.gamma * case.value[3, 0]
-    rho = min(1.0, float(np.exp(case.log_ratio[2, 0])))
-    expected = rho * (case.reward[2, 0] + bootstrap - case.value[2, 0])
-    assert before[2, 0] == pytest.approx(expected, rel=1e-12)
-
-
-def test_vtrace_policy_term_of_the_last_row_bootstraps_from_its_successors_value():
-    case = random_case(4, steps=4, columns=1)
-    case.terminated[:], case.truncated[:] = False, False
-    _, advantage = vtrace(case.reward, *signals(case), case.value, np.zeros_like(case.reward))
-    expected = case.reward[-1] + case.gamma * case.value[-1] - case.value[-2]
-    np.testing.assert_allclose(advantage[-1], expected, rtol=1e-12)
-
-
 def test_streams_of_reward_on_a_last_axis_do_not_mix():
     first, second = random_case(10), random_case(11)
     second.terminated, second.truncated = first.terminated, first.truncated

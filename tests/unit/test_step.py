@@ -55,28 +55,20 @@ def some_rows(module, kind, count, seed=0):
     )
 
 
-def with_garbage(rows, size):
-    """The same rows with others between them that have weight 0 and make no sense."""
-    place = torch.arange(len(rows.weight)).repeat_interleave(2)
-    mixed = rows.take(place)
-    odd = torch.arange(len(place)) % 2 == 1
-    sign = torch.where(torch.arange(len(place)) % 4 == 1, 1.0, -1.0)
-
-    def spoilt(tensor, value):
-        tensor = tensor.clone()
-        tensor[odd] = (sign * value)[odd].view(-1, *[1] * (tensor.ndim - 1)).to(tensor.dtype)
-        return tensor
-
-    return dataclasses.replace(
-        mixed,
-        inputs=(spoilt(mixed.inputs[0], size),),
-        action=mixed.action if mixed.action.ndim == 1 else spoilt(mixed.action, 1e3),
-        logp=spoilt(mixed.logp, 20.0),
-        advantage=spoilt(mixed.advantage, size),
-        returns=spoilt(mixed.returns, size),
-        value=spoilt(mixed.value, size),
-        weight=torch.where(odd, 0.0, 1.0),
+def with_garbage(rows, garbage):
+    """The same rows with others behind them that have weight 0 and make no sense."""
+    garbage = dataclasses.replace(
+        garbage,
+        inputs=(1e4 * garbage.inputs[0],),
+        action=garbage.action if garbage.action.ndim == 1 else 1e3 * garbage.action,
+        logp=garbage.logp + 20.0 * garbage.advantage.sign(),
+        advantage=1e4 * garbage.advantage,
+        returns=1e4 * garbage.returns,
+        value=1e4 * garbage.value,
+        weight=torch.zeros_like(garbage.weight),
     )
+    pairs = zip(rows.tensors(), garbage.tensors(), strict=True)
+    return rows.like([torch.cat(pair) for pair in pairs])
 
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
@@ -86,55 +78,28 @@ def test_rows_of_weight_zero_change_neither_the_terms_nor_the_gradient(algorithm
     step, module = make_step(algorithm(normalize_advantage=normalize, entropy_coef=0.1), kind)
     rows = some_rows(module, kind, 32)
     clean = step.gradient(rows, 1.0).clone()
-    spoilt = step.gradient(with_garbage(rows, 1e4), 1.0)
+    spoilt = step.gradient(with_garbage(rows, some_rows(module, kind, 32, seed=1)), 1.0)
     assert clean[-1] == spoilt[-1] == 32
     torch.testing.assert_close(spoilt, clean, rtol=1e-5, atol=1e-5)
 
 
-def gradient_of_the_mean(module, algorithm, rows):
-    """By plain autograd, parameter by parameter."""
-    parameters = list(module.parameters())
-    loss, _ = algorithm.loss(module.predict(rows.inputs, rows.action), rows, 1.0)
-    return torch.autograd.grad(loss.mean(), parameters)
-
-
-def norm_of(gradients):
-    return torch.sqrt(sum(g.double().square().sum() for g in gradients))
-
-
 @pytest.mark.parametrize("limit", [0.01, 0.5, 1e9])
-def test_the_gradient_is_clipped_by_its_norm_over_policy_and_value_together(limit):
-    algorithm = PPO(normalize_advantage="none")
-    step, module = make_step(algorithm, max_norm=limit)
-    rows = some_rows(module, "discrete", 64)
-    expected = gradient_of_the_mean(module, algorithm, rows)
-    norm = norm_of(expected)
-    before = [p.detach().clone() for p in module.parameters()]
-    step.gradient(rows, 1.0)
-    terms = dict(zip(step.names, step.apply(1.0).tolist(), strict=True))
-    moved = [old - new.detach() for old, new in zip(before, module.parameters(), strict=True)]
-    factor = min(1.0, limit / (float(norm) + 1e-6))
-    for one, other in zip(moved, expected, strict=True):
-        torch.testing.assert_close(one, other * factor, rtol=1e-4, atol=1e-6)
-    assert terms["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
-    if limit < 1:
-        assert float(norm_of(moved)) <= limit * (1 + 1e-3)
-
-
-def test_a_step_is_clip_grad_norm_and_then_torchs_own_optimizer():
+def test_a_step_is_clip_grad_norm_and_then_torchs_own_optimizer(limit):
+    """The norm is that of policy and value together, and a metric."""
     algorithm = A2C(entropy_coef=0.01)
-    step, module = make_step(algorithm, max_norm=0.5, optimizer=RMSprop())
+    step, module = make_step(algorithm, max_norm=limit, optimizer=RMSprop())
     _, twin = make_step(algorithm)
     optimizer = torch.optim.RMSprop(twin.parameters(), lr=1e-2, alpha=0.99, eps=1e-5)
     for seed in range(10):
         rows = some_rows(module, "discrete", 64, seed)
         step.gradient(rows, 1.0)
-        step.apply(1e-2)
+        terms = dict(zip(step.names, step.apply(1e-2).tolist(), strict=True))
         loss, _ = algorithm.loss(twin.predict(rows.inputs, rows.action), rows, 1.0)
         optimizer.zero_grad()
         loss.mean().backward()
-        torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+        norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), limit)
         optimizer.step()
+        assert terms["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
     for (name, ours), theirs in zip(module.named_parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: n + m)
 
@@ -151,16 +116,6 @@ def test_terms_are_means_over_the_rows_that_count():
     found = step.apply(0.0).tolist()
     assert found[:-1] == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert kl == pytest.approx(found[step.names.index("approx_kl")], rel=1e-6)
-
-
-def test_a_minibatch_without_a_single_row_that_counts_moves_nothing():
-    step, module = make_step(PPO(normalize_advantage="minibatch"))
-    rows = some_rows(module, "discrete", 8)
-    before = [p.detach().clone() for p in module.parameters()]
-    step.gradient(dataclasses.replace(rows, weight=torch.zeros(8)), 1.0)
-    assert step.apply(1.0).tolist() == [0.0] * len(step.names)
-    for old, new in zip(before, module.parameters(), strict=True):
-        assert torch.equal(old, new)
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
@@ -195,14 +150,10 @@ def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
 def test_what_is_compiled_is_kept_in_the_cache_and_not_in_the_temp_folder(tmp_path, shell):
     if missing := compiler_missing():
         pytest.skip(missing)
-    for name in ("temp", "cache"):
-        (tmp_path / name).mkdir()
-    env = {"TMPDIR": str(tmp_path / "temp"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in env.items():
-            patch.setenv(name, value)
-        patch.delenv(CACHE, raising=False)
-        ended = shell("train", "--compile", "on", "--total-iters", "1", "--track", "none")
-    assert ended.code == 0, ended
-    assert list((tmp_path / "temp").iterdir()) == []
+    temp = tmp_path / "temp"
+    temp.mkdir()
+    env = shell.environment(TMPDIR=str(temp), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    env.pop(CACHE, None)
+    shell.train("run", "--compile", "on", "--total-iters", "1", env=env)
+    assert list(temp.iterdir()) == []
     assert any((tmp_path / "cache" / "paceline").rglob("*.so"))
