@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learners import ONE_STEP, GradientDescent, iterate
+from saved_runs import PLAIN
 from worlds import env_maker, serial_of
 
 import paceline
@@ -17,8 +18,9 @@ from paceline.envs.env_columns import EnvColumns
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
-from paceline.learning.compiler import compiler_missing
+from paceline.learning.compiler import CACHE, compiler_missing
 from paceline.learning.learner import Learner
+from paceline.learning.returns import vtrace
 from paceline.policy.actor import make_actor
 from paceline.policy.network import NetworkSpec
 from paceline.run.build import build
@@ -29,17 +31,8 @@ LONG_STEP = 1e4
 
 
 def config_of(env_id, **options):
-    return paceline.Config(
-        env_id=env_id,
-        preset="none",
-        num_envs=4,
-        rollout_steps=16,
-        gamma=GAMMA,
-        device="cpu",
-        threads=1,
-        total_iters=1000,
-        **options,
-    )
+    small = {"num_envs": 4, "rollout_steps": 16, "gamma": GAMMA, "total_iters": 1000}
+    return paceline.Config(env_id=env_id, **PLAIN | small | options)
 
 
 def assert_learn_the_same(config, other):
@@ -62,7 +55,7 @@ def assert_learn_the_same(config, other):
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_a2c_is_ppo_with_one_epoch_and_one_minibatch(env_id, optimizer, normalize):
     """The ratio is then 1, and its gradient that of the log-probability (FACTS 1.6)."""
-    same = {"optimizer": optimizer, "lr": 1e-3, "epochs": 1, "minibatches": 1, "compile": "off"}
+    same = {"optimizer": optimizer, "lr": 1e-3, "epochs": 1, "minibatches": 1}
     terms = {"gae_lambda": LAMBDA, "entropy_coef": 0.01, "normalize_advantage": normalize}
     a2c = config_of(env_id, algo="a2c", a2c=terms, **same)
     ppo = config_of(env_id, algo="ppo", ppo=terms, **same)
@@ -73,7 +66,7 @@ def test_a2c_is_ppo_with_one_epoch_and_one_minibatch(env_id, optimizer, normaliz
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_impala_on_its_own_rollouts_is_a2c_with_n_step_returns(env_id, optimizer):
     """V-trace's target is then the n-step return, and every ratio 1."""
-    same = {"optimizer": optimizer, "lr": 1e-3, "compile": "off", "env": {"time_limit": 30}}
+    same = {"optimizer": optimizer, "lr": 1e-3, "env": {"time_limit": 30}}
     same |= {"normalize_obs": True, "normalize_return": True}
     terms = {"entropy_coef": 0.01, "vf_coef": 0.4}
     a2c = config_of(env_id, algo="a2c", a2c=terms | {"gae_lambda": 1.0}, **same)
@@ -93,7 +86,7 @@ def test_impala_on_its_own_rollouts_is_a2c_with_n_step_returns(env_id, optimizer
 )
 def test_a_rollout_of_the_serial_sampler_is_never_old(env_id, options):
     """What acted is what learns, to rounding: neither weights nor normaliser have moved on."""
-    config = config_of(env_id, algo="impala", lr=2e-3, compile="off", **options)
+    config = config_of(env_id, algo="impala", lr=2e-3, **options)
     with build(config) as parts:
         for version in range(8):
             rollout, metrics = iterate(parts)
@@ -123,10 +116,10 @@ def ratios_and_values(module, rollout):
 
 @pytest.mark.parametrize("correction", [True, False])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_the_targets_of_an_old_rollout_are_vtraces_by_its_recursion(env_id, correction):
-    """v[t] = V[t] + δ[t] + γ·c[t]·(v[t+1] − V[t+1]) (Espeholt 2018, remark 1), in float64."""
+def test_the_targets_of_an_old_rollout_are_vtraces_of_its_ratios(env_id, correction):
+    """test_returns compares the recursion itself with the sum in the paper."""
     terms = {"vtrace_lambda": LAMBDA, "rho_bar": 1.5, "correction": correction}
-    options = {"lr": 2e-3, "compile": "off", "env": {"time_limit": 11}}
+    options = {"lr": 2e-3, "env": {"time_limit": 11}}
     with build(config_of(env_id, algo="impala", impala=terms, **options)) as parts:
         learner = parts.learner
         parts.sampler.publish(learner.weights.copy(), 0)  # not a view of what moves on
@@ -142,27 +135,12 @@ def test_the_targets_of_an_old_rollout_are_vtraces_by_its_recursion(env_id, corr
     found = np.minimum(ratio, 1.0)[rollout.valid].mean()
     assert metrics["rho_mean"] == pytest.approx(found, rel=1e-5)
     assert rollout.truncated.any() and (~rollout.valid).any()
-    rho, c = np.minimum(ratio, 1.5), np.minimum(ratio, 1.0)
-    if not correction:
-        rho, c = np.ones_like(ratio), np.ones_like(ratio)
-    target, advantage = np.zeros(ratio.shape), np.zeros(ratio.shape)
-    for i in range(rollout.columns):
-        later = float(value[-1, i])  # v[t+1]
-        for t in reversed(range(rollout.steps)):
-            ended = rollout.terminated[t, i] or rollout.truncated[t, i]
-            after = float(value[t + 1, i])
-            later = after if ended else later
-            gamma = 0.0 if rollout.terminated[t, i] else GAMMA
-            now = float(value[t, i])
-            surprise = rho[t, i] * (rollout.reward[t, i] + gamma * after - now)
-            advantage[t, i] = rho[t, i] * (rollout.reward[t, i] + gamma * later - now)
-            later = now + surprise + gamma * LAMBDA * c[t, i] * (later - after)
-            target[t, i] = later
-    shape, valid = rollout.reward.shape, rollout.valid
-    for ours, theirs in ((rows.returns, target), (rows.advantage, advantage)):
-        np.testing.assert_allclose(
-            ours.numpy().reshape(shape)[valid], theirs[valid], rtol=1e-4, atol=1e-4
-        )
+    log_ratio = np.log(ratio.astype(np.float64)) if correction else np.zeros(ratio.shape)
+    signals = rollout.reward, GAMMA * ~rollout.terminated, 1.0 * ~rollout.done, value, log_ratio
+    expected = vtrace(*signals, rho_bar=1.5, c_bar=1.0, lam=LAMBDA)
+    for ours, theirs in zip((rows.returns, rows.advantage), expected, strict=True):
+        ours = ours.numpy().reshape(rollout.reward.shape)[rollout.valid]
+        np.testing.assert_allclose(ours, theirs[rollout.valid], rtol=1e-4, atol=1e-4)
 
 
 def same_step_columns(rollout):
@@ -272,26 +250,17 @@ def test_masked_next_step_gradients_are_those_of_same_step_with_final_observatio
         )
 
 
-@pytest.fixture
-def _compiler(monkeypatch, tmp_path):
-    if missing := compiler_missing():
-        pytest.skip(missing)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("_compiler")
-@pytest.mark.parametrize(
-    ("env_id", "algo"),
-    [("Pendulum-v1", "ppo"), pytest.param("FrozenLake-v1", "a2c", marks=pytest.mark.slow)],
-)
-def test_a_compiled_step_learns_what_the_eager_one_learns(env_id, algo):
+@pytest.mark.skipif(bool(compiler_missing()), reason=str(compiler_missing()))
+@pytest.mark.parametrize(("env_id", "algo"), [("Pendulum-v1", "ppo"), ("FrozenLake-v1", "a2c")])
+def test_a_compiled_step_learns_what_the_eager_one_learns(monkeypatch, tmp_path, env_id, algo):
+    monkeypatch.setenv(CACHE, str(tmp_path))
     options = {"algo": algo, "lr": 1e-3}
     if algo == "ppo":
         terms = {"entropy_coef": 0.01, "anneal_clip": True, "normalize_advantage": "minibatch"}
         options |= {"epochs": 2, "minibatches": 2, "ppo": terms}
     with (
-        build(config_of(env_id, compile="off", **options)) as eager,
+        build(config_of(env_id, **options)) as eager,
         build(config_of(env_id, compile="on", **options)) as compiled,
     ):
         assert compiled.choices.compiled

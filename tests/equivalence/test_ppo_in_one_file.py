@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from saved_runs import PLAIN
 
 import paceline
 from paceline.run.build import build
@@ -35,25 +36,11 @@ def model_with(page, module):
 
 
 def test_on_the_same_rollout_its_gradient_is_the_librarys(page):
-    config = paceline.Config(
-        env_id="CartPole-v1",
-        env={"time_limit": 20},
-        preset="none",
-        num_envs=8,
-        rollout_steps=64,
-        gamma=page.GAMMA,
-        epochs=1,
-        minibatches=1,
-        compile="off",
-        threads=1,
-        total_iters=10,
-        ppo={
-            "clip": page.CLIP,
-            "gae_lambda": page.LAMBDA,
-            "vf_coef": page.VF_COEF,
-            "entropy_coef": page.ENTROPY_COEF,
-        },
-    )
+    terms = {"clip": page.CLIP, "gae_lambda": page.LAMBDA}
+    terms |= {"vf_coef": page.VF_COEF, "entropy_coef": page.ENTROPY_COEF}
+    one_step = {"num_envs": 8, "rollout_steps": 64, "epochs": 1, "minibatches": 1}
+    options = PLAIN | one_step | {"gamma": page.GAMMA, "total_iters": 10, "ppo": terms}
+    config = paceline.Config(env_id="CartPole-v1", env={"time_limit": 20}, **options)
     with build(config) as parts:
         learner, sampler = parts.learner, parts.sampler
         # A policy that differs from the one that learns, so that ratios are not 1.
