@@ -26,11 +26,13 @@ import pytest
 import troubles
 
 import paceline
+from paceline.config.flags import parse_config
 from paceline.errors import EnvironmentFailed
 from paceline.processes.forkserver import Spawner
 from paceline.storage import checkpoint
 
 pytestmark = pytest.mark.timeout(60)
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 COMMON = (
     "--env-id troubles:Trouble-v0 --preset none --num-envs 4 --num-workers 2 --hidden 16 "
@@ -44,7 +46,17 @@ CASES = {
     "--total-iters 8 --save-every 200 --threads 1",
     "vector": "--env-id CartPole-v1 --env.vector --rollout-steps 32 --total-iters 12",
 }
-NAMED = r"worker \d \(pid {pid}, columns (0–1|2–3)\) {how} at step [\d,]+; pid \d+ takes its place"
+ITERS = {"ppo": 12, "a2c": 60, "impala": 150}
+SILENT = "showed no sign of life for [345] s.*"
+HOW = {
+    "kill": "was killed by SIGKILL",
+    "segfault": "was killed by SIGSEGV",
+    "exit": "exited with 5",
+    "sleep": SILENT,
+    "burn": SILENT,
+    "stop": SILENT,
+}
+"""What the trainer says of a worker to which `troubles.WHAT` has happened."""
 
 
 def flags_of(case, *more, **kwargs):
@@ -54,11 +66,7 @@ def flags_of(case, *more, **kwargs):
 
 
 def config_of(case, folder, name, *more, **kwargs):
-    from paceline.config.flags import config_parser, nested
-    from paceline.config.resolve import resolve
-
-    given = config_parser().parse(flags_of(case, *more, **kwargs))
-    return resolve({"output_dir": str(folder / name)}, nested(given))
+    return parse_config(["--output-dir", str(folder / name), *flags_of(case, *more, **kwargs)])
 
 
 def forkserver(trainer=None):
@@ -109,7 +117,7 @@ def assert_healed(shell_in, tmp_path_factory):
 
     def check(run, case="ppo"):
         if case == "impala":
-            assert run.metrics()[-1]["iter"] == 150
+            assert last(run, "iter") == 150
             return
         if case not in results:
             shell = shell_in(tmp_path_factory.mktemp(case))
@@ -153,69 +161,75 @@ def session(shell):
     return train
 
 
-def at(*reports, do):
-    """Do something after these reports, counted from 1."""
-    seen = []
+class At:
+    """Does something after these reports, counted from 1; `pids` are the processes it met."""
 
-    def during(report):
-        seen.append(report.iter)
-        if len(seen) in reports:
-            do()
+    def __init__(self, *reports, do):
+        self.reports, self.do, self.seen, self.pids = reports, do, 0, []
 
-    return during
-
-
-def kill_one(kind=signal.SIGKILL, number=0):
-    pid = workers()[number]
-    kill(pid, kind)
-    return pid
+    def __call__(self, report):
+        self.seen += 1
+        if self.seen in self.reports:
+            self.pids += self.do()
 
 
-def restarts(run):
-    return run.metrics()[-1]["restarts"]
+def kill_workers(kind=signal.SIGKILL, numbers=(0,)):
+    found = workers()
+    pids = [found[number] for number in numbers]
+    for pid in pids:
+        kill(pid, kind)
+    return pids
 
 
-def assert_named(text, pid, how="was killed by SIGKILL"):
-    """A warning names the worker, what happened to it and its successor."""
-    found = re.search(NAMED.format(pid=pid, how=how), text)
+def last(run, name):
+    return run.metrics()[-1][name]
+
+
+def assert_named(text, pid=r"\d+", how=HOW["kill"]):
+    """A warning names the worker, what happened to it and its successor; the step it was at."""
+    worker = rf"worker \d \(pid {pid}, columns (?:0–1|2–3)\)"
+    found = re.search(rf"{worker} {how} at step ([\d,]+); pid \d+ takes its place", text)
     assert found, text
-    return found[0]
+    return int(found[1].replace(",", ""))
 
 
-# Killed
+# Killed or stopped from outside
+
+OUTSIDE = {
+    "one killed": ((3, 7), signal.SIGKILL, (0,)),
+    "all killed": ((2, 5), signal.SIGKILL, (0, 1)),
+    "one stopped": ((3,), signal.SIGSTOP, (0,)),
+}
+"""After which reports, by which signal, which workers."""
 
 
+@pytest.mark.timeout(90)
 @pytest.mark.parametrize(
-    "case",
+    ("case", "story"),
     [
-        "ppo",
-        "a2c",
-        "impala",
-        pytest.param("image", marks=pytest.mark.slow),
-        pytest.param("vector", marks=pytest.mark.slow),
+        ("ppo", "one killed"),
+        ("a2c", "one killed"),
+        ("impala", "one killed"),
+        slow("image", "one killed"),
+        slow("vector", "one killed"),
+        ("ppo", "all killed"),
+        ("impala", "all killed"),
+        ("ppo", "one stopped"),
+        slow("impala", "one stopped"),
     ],
 )
-def test_a_run_whose_worker_is_killed_between_rollouts_ends_as_if_it_had_not_been(
-    session, assert_healed, case, caplog
+def test_a_run_whose_workers_are_killed_or_stopped_ends_as_if_they_had_not_been(
+    session, assert_healed, caplog, case, story
 ):
-    killed = []
-    run = session(case, during=at(3, 7, do=lambda: killed.append(kill_one())))
+    reports, kind, numbers = OUTSIDE[story]
+    stopped = kind == signal.SIGSTOP
+    during = At(*reports, do=lambda: kill_workers(kind, numbers))
+    run = session(case, *(("--worker-timeout", "3s") if stopped else ()), during=during)
     assert_healed(run, case)
-    assert restarts(run) == 2
-    for pid in killed:
-        assert_named(caplog.text, pid)
-
-
-@pytest.mark.parametrize("case", ["ppo", "a2c"])
-def test_a_run_whose_worker_is_killed_within_a_rollout_ends_as_if_it_had_not_been(
-    session, assert_healed, shell, case, caplog
-):
-    run = session(case, what="kill", after=70, once=str(shell.folder / "once"))
-    assert_healed(run, case)
-    assert restarts(run) == 1
-    named = assert_named(caplog.text, r"\d+")
-    step = int(re.search(r"at step ([\d,]+)", named)[1].replace(",", ""))
-    assert 60 <= step <= 120  # the seventieth step of an environment, and resets between
+    assert last(run, "restarts") == len(during.pids) == len(reports) * len(numbers)
+    for pid in during.pids:
+        assert_named(caplog.text, pid, HOW["stop" if stopped else "kill"])
+        assert not psutil.pid_exists(pid)
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -224,7 +238,7 @@ def test_a_worker_that_the_system_killed_for_want_of_memory_is_told_from_others(
 ):
     counts = itertools.count(step=int(grows))
     monkeypatch.setattr("paceline.samplers.process_pool.oom_kills", lambda: next(counts))
-    session("ppo", during=at(3, do=kill_one))
+    session("ppo", during=At(3, do=kill_workers))
     assert "was killed by SIGKILL" in caplog.text
     assert (", the system ran out of memory; pid" in caplog.text) is grows
 
@@ -266,18 +280,6 @@ def test_workers_killed_at_random_moments_change_nothing(session, assert_healed,
     assert_healed(run, case)
 
 
-@pytest.mark.timeout(90)
-@pytest.mark.parametrize("case", ["ppo", "impala"])
-def test_all_workers_killed_at_once_are_all_replaced(session, assert_healed, case):
-    def all_at_once():
-        for pid in workers():
-            kill(pid)
-
-    run = session(case, during=at(2, 5, do=all_at_once))
-    assert restarts(run) == 4
-    assert_healed(run, case)
-
-
 @pytest.mark.slow
 def test_the_command_names_the_worker_that_was_killed(troubled, assert_healed, until):
     process = started(troubled, until)
@@ -285,30 +287,34 @@ def test_the_command_names_the_worker_that_was_killed(troubled, assert_healed, u
     kill(victim)
     out, err = process.communicate(timeout=40)
     assert process.returncode == 0, out + err
-    assert "warning: " + assert_named(out, victim) in out
+    assert f"warning: worker 1 (pid {victim}" in out
+    assert_named(out, victim)
     assert "Traceback" not in out + err
     run = troubled.run("run")
-    assert restarts(run) == 1
+    assert last(run, "restarts") == 1
     assert_healed(run)
 
 
 # Killed, and resumed
 
 
-@pytest.mark.parametrize("case", ["ppo", "a2c"])
-def test_an_interrupted_run_with_killed_workers_resumes_exactly(shell, assert_healed, case):
+@pytest.mark.parametrize("case", ["ppo", "a2c", "impala"])
+def test_an_interrupted_run_with_killed_workers_resumes_with_every_episode_where_it_stood(
+    shell, assert_healed, case, caplog
+):
     """A kill before the checkpoint, one after it, and one in the session that resumes."""
     for seen, report in enumerate(paceline.train(config_of(case, shell.folder, "run")), 1):
         if seen in (2, 5):
-            kill_one()
+            kill_workers()
         if seen == 6:
             assert report.restarts == 2
             break
     for seen, _ in enumerate(paceline.resume(shell.folder / "run"), 1):
         if seen == 2:
-            kill_one(number=1)
+            kill_workers(numbers=[1])
     run = shell.run("run")
-    assert restarts(run) == 1
+    assert last(run, "restarts") == 1
+    assert "did not replay" not in caplog.text
     assert_healed(run, case)
 
 
@@ -322,8 +328,8 @@ def test_a_worker_killed_while_it_replays_for_a_resume_is_replaced(shell, assert
     caplog.clear()
     run = shell.resume_here("run")
     assert not marker.exists()
-    assert_named(caplog.text, r"\d+")
-    assert restarts(run) == 1
+    assert_named(caplog.text)
+    assert last(run, "restarts") == 1
     assert "did not replay" not in caplog.text
     assert_healed(run)
 
@@ -331,32 +337,27 @@ def test_a_worker_killed_while_it_replays_for_a_resume_is_replaced(shell, assert
 def test_a_replaced_worker_whose_rewards_do_not_replay_is_told_with_its_columns(session, caplog):
     """NormalizeReward's statistics die with the worker, and no observation shows it."""
     wrapped = ("--env.wrappers", "gymnasium.wrappers:NormalizeReward")
-    session("ppo", *wrapped, during=at(6, do=kill_one))
+    session("ppo", *wrapped, during=At(6, do=kill_workers))
     said = r"columns (0, 1|2, 3) \(reward\) did not replay to the same observation and return"
     assert re.search(said, caplog.text)
 
 
-def test_a_stream_resumes_with_every_episode_where_it_stood(shell, caplog):
-    for seen, _ in enumerate(paceline.train(config_of("impala", shell.folder, "run")), 1):
-        if seen == 4:
-            kill_one()
-        if seen == 6:
-            break
-    for report in paceline.resume(shell.folder / "run"):
-        assert report.restarts == 0
-    assert report.iter == 150
-    assert "did not replay" not in caplog.text
-
-
-def test_a_run_whose_environments_raise_and_whose_worker_is_killed_ends_as_without_the_kill(
+def test_environments_that_raise_in_a_run_whose_worker_is_killed_are_counted_and_change_nothing(
     session,
 ):
     """What raised is not replayed, and what follows it is."""
     given = {"what": "raise", "chance": 0.004}
     straight = session("a2c", name="straight", **given)
-    assert straight.metrics()[-1]["env_restarts"] > 0
-    run = session("a2c", during=at(4, 8, 11, do=kill_one), **given)
+    counts, killing_three = [], At(4, 8, 11, do=kill_workers)
+
+    def during(report):
+        counts.append(report.env_restarts)
+        killing_three(report)
+
+    run = session("a2c", during=during, **given)
     assert same(run) == same(straight)
+    assert counts == sorted(counts) and counts[-1] >= 1
+    assert last(run, "restarts") == 3
 
 
 # The server that forks them
@@ -376,16 +377,17 @@ def test_workers_without_their_server_go_on_or_are_replaced(session, assert_heal
         if kind is not None:
             psutil.wait_procs([server], timeout=1)
             kill(victims[0].pid, kind)
+        return []
 
     timeout = ("--worker-timeout", "1s") if kind == signal.SIGSTOP else ()
-    run = session(case, *timeout, during=at(3, do=kill_server))
-    assert restarts(run) >= (kind is not None)
+    run = session(case, *timeout, during=At(3, do=kill_server))
+    assert last(run, "restarts") >= (kind is not None)
     assert_healed(run, case)
     if kind is not None:
         assert gone(victims, within=2)
 
 
-@pytest.mark.parametrize("how", ["fork", pytest.param("shell", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["fork", slow("shell")])
 def test_a_killed_worker_is_noticed_though_its_environment_has_processes_of_its_own(
     shell, how, caplog
 ):
@@ -397,7 +399,7 @@ def test_a_killed_worker_is_noticed_though_its_environment_has_processes_of_its_
     try:
         for report in paceline.train(dataclasses.replace(config, env_id=make)):
             if report.iter == 3:
-                killed.append(kill_one())
+                killed += kill_workers()
     finally:
         release.touch()
     assert_named(caplog.text, killed[0])
@@ -411,83 +413,69 @@ def test_workers_heal_also_where_each_is_an_interpreter_of_its_own(
     """As on systems without process descriptors."""
     starter = "paceline.samplers.process_pool.process_starter"
     monkeypatch.setattr(starter, lambda entry, preload: Spawner(entry))
-    victims = []
 
     def disturb():
-        victims.append(family()[0].pid)
-        kill(victims[0], kind)
+        victim = family()[0].pid
+        kill(victim, kind)
+        return [victim]
 
-    run = session("ppo", "--worker-timeout", "3s", during=at(3, do=disturb))
-    assert restarts(run) == 1
-    assert not psutil.pid_exists(victims[0])
+    during = At(3, do=disturb)
+    run = session("ppo", "--worker-timeout", "3s", during=during)
+    assert last(run, "restarts") == 1
+    assert not psutil.pid_exists(during.pids[0])
     assert_healed(run)
 
 
-# Hung
-
-SILENT = "showed no sign of life for [345] s.*"
+# Broken by an environment
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("case", ["ppo", "impala"])
-def test_a_stopped_worker_is_replaced_after_the_timeout(session, assert_healed, case, caplog):
-    stopped = []
-    run = session(
-        case,
-        *("--worker-timeout", "3s"),
-        during=at(3, do=lambda: stopped.append(kill_one(signal.SIGSTOP))),
-    )
-    assert_named(caplog.text, stopped[0], SILENT)
-    assert restarts(run) == 1
-    assert not psutil.pid_exists(stopped[0])
+@pytest.mark.parametrize(
+    ("case", "what", "where"),
+    [
+        ("ppo", "kill", "step"),
+        ("a2c", "kill", "step"),
+        ("ppo", "segfault", "step"),
+        slow("ppo", "exit", "step"),
+        ("ppo", "sleep", "step"),
+        slow("ppo", "burn", "step"),
+        slow("ppo", "stop", "step"),
+        ("ppo", "kill", "init"),
+        ("ppo", "exit", "reset"),
+    ],
+)
+def test_a_run_whose_environment_breaks_its_worker_once_ends_as_if_it_had_not(
+    session, assert_healed, shell, caplog, case, what, where
+):
+    """In the middle of a rollout, or while it starts."""
+    timeout = ("--worker-timeout", "3s") if HOW[what] == SILENT else ()
+    after = 70 if where == "step" else 0
+    once = str(shell.folder / "once")
+    run = session(case, *timeout, what=what, where=where, after=after, once=once)
+    step = assert_named(caplog.text, how=HOW[what])
+    if where == "step":
+        assert 60 <= step <= 120  # the seventieth step of an environment, and resets between
+    assert last(run, "restarts") == 1
     assert_healed(run, case)
 
 
-HOW = {
-    "segfault": "was killed by SIGSEGV",
-    "exit": "exited with 5",
-    "sleep": SILENT,
-    "burn": SILENT,
-    "stop": SILENT,
-}
-
-
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    "what", ["segfault", "exit", "sleep", "burn", pytest.param("stop", marks=pytest.mark.slow)]
+    ("more", "step", "pause"),
+    [
+        (("--total-iters", 1, "--worker-timeout", "3s"), 0.12, 0.0),
+        slow(("--rollout-steps", 2, "--total-iters", 2, "--worker-timeout", "1s"), 0.8, 1.5),
+    ],
 )
-def test_an_environment_that_breaks_its_process_once_is_healed(
-    session, assert_healed, shell, what, caplog
+def test_a_slow_environment_or_loop_body_is_not_taken_for_a_worker_that_hangs(
+    session, more, step, pause
 ):
-    run = session(
-        "ppo",
-        *("--worker-timeout", "3s"),
-        what=what,
-        after=70,
-        once=str(shell.folder / "once"),
-    )
-    assert_named(caplog.text, r"\d+", HOW[what])
-    assert restarts(run) == 1
-    assert_healed(run)
-
-
-def test_a_slow_environment_is_not_taken_for_one_that_hangs(session):
-    """A rollout takes 3.8 s, a step 0.12 s."""
-    more = ("--total-iters", 1, "--worker-timeout", "3s", "--num-envs", 2)
-    run = session("ppo", *more, slow=0.12)
-    assert restarts(run) == 0
+    """A rollout of 3.8 s with steps of 0.12 s; a step and a loop body that take most of 1 s."""
+    during = lambda report: time.sleep(pause)  # noqa: E731
+    run = session("ppo", *more, "--num-envs", 2, slow=step, during=during)
+    assert last(run, "restarts") == 0
 
 
 @pytest.mark.slow
-def test_time_that_the_trainer_itself_took_is_not_held_against_a_worker(session):
-    """Neither one's own loop body, here 1.5 s, nor a step that takes most of the timeout."""
-    more = ("--rollout-steps", 2, "--total-iters", 2, "--worker-timeout", "1s", "--num-envs", 2)
-    run = session("ppo", *more, slow=0.8, during=lambda report: time.sleep(1.5))
-    assert restarts(run) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["ppo", pytest.param("impala", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", ["ppo", "impala"])
 def test_a_trainer_that_was_stopped_for_a_while_replaces_no_worker(troubled, case, until):
     """Ctrl-Z, and fg three seconds later."""
     more = ("--worker-timeout", "1s", "--total-iters", {"ppo": 8, "impala": 150}[case])
@@ -500,7 +488,7 @@ def test_a_trainer_that_was_stopped_for_a_while_replaces_no_worker(troubled, cas
     assert process.returncode == 0, out + err
     run = troubled.run("run")
     assert len(run.metrics()) > before
-    assert restarts(run) == 0, out
+    assert last(run, "restarts") == 0, out
 
 
 # For good
@@ -513,51 +501,53 @@ def test_a_worker_that_always_crashes_ends_the_run_with_its_cause_and_a_checkpoi
     broken = troubled.folder / "broken"
     given = {"what": "segfault", "at": 40, "only_with": str(broken)}
     broken.touch()
-    ended = troubled(
-        *("train", "--output-dir", "run", *flags_of("ppo", "--max-restarts", 2, **given))
-    )
+    flags = flags_of("ppo", "--max-restarts", 2, **given)
+    ended = troubled("train", "--output-dir", "run", *flags)
     assert ended.code == 3, ended
-    last = ended.err[ended.err.index("paceline: ") :]
+    said = ended.err[ended.err.index("paceline: ") :]
     cause = r"worker \d \(pid \d+, columns \d–\d\) was killed by SIGSEGV at step [\d,]+"
-    assert re.search(cause, last)
-    assert "failure 3 in a row" in last
+    assert re.search(cause, said)
+    assert "failure 3 in a row" in said
     assert len(re.findall("takes its place", ended.out)) == 2
     run = troubled.run("run")
     path, found, problems = checkpoint.load_newest(run.path / "checkpoints")
     assert not problems
     assert found.facts["iter"] == int(path.name) >= 1
-    assert path.name in last
+    assert path.name in said
     broken.unlink()
     assert_healed(troubled.resume_here("run"))
 
 
+ROPE = "RuntimeError: the rope broke"
+
+
 @pytest.mark.parametrize(
-    ("case", "what", "cause"), [("ppo", "exit", "exited with 5"), ("impala", "segfault", "SIGSEGV")]
+    ("case", "max_restarts", "given", "words"),
+    [
+        ("ppo", 1, {"what": "exit"}, ("exited with 5", "failure 2 in a row")),
+        ("impala", 1, {"what": "segfault"}, ("SIGSEGV", "failure 2 in a row")),
+        ("ppo", 2, {"what": "kill", "where": "init"}, ("SIGKILL", "failure 3 in a row")),
+        ("ppo", 5, {"what": "raise", "where": "init"}, (ROPE, r"troubles\.py:\d+")),
+        ("ppo", 5, {"what": "raise", "at": 3}, (ROPE, r"column \d")),
+    ],
 )
-def test_a_worker_that_crashes_from_its_first_step_on_ends_the_run(session, case, what, cause):
-    with pytest.raises(EnvironmentFailed, match=cause) as caught:
-        session(case, "--max-restarts", 1, what=what)
+def test_an_environment_that_always_breaks_or_raises_ends_the_run_with_its_cause(
+    session, case, max_restarts, given, words
+):
+    with pytest.raises(EnvironmentFailed) as caught:
+        session(case, "--max-restarts", max_restarts, **given)
     assert caught.value.exit_code == 3
-    assert "failure 2 in a row" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    for word in words:
+        assert re.search(word, str(caught.value))
     assert not family()
 
 
 def test_failures_with_a_finished_rollout_between_them_never_end_a_run(session):
     """Each process dies after some 150 steps of an environment, replayed ones among them."""
     run = session("a2c", "--max-restarts", 1, "--total-iters", 120, what="kill", after=150)
-    assert run.metrics()[-1]["iter"] == 120
-    assert restarts(run) >= 6
-
-
-# While starting
-
-
-def test_an_environment_that_can_not_be_made_in_a_worker_ends_the_run_with_its_cause(session):
-    with pytest.raises(EnvironmentFailed, match="RuntimeError: the rope broke") as caught:
-        session("ppo", what="raise", where="init")
-    assert re.search(r"troubles\.py:\d+", str(caught.value))
-    assert "Traceback" not in str(caught.value)
-    assert not family()
+    assert last(run, "iter") == 120
+    assert last(run, "restarts") >= 6
 
 
 def test_an_environment_that_can_not_be_made_again_ends_the_run_with_a_checkpoint(session, shell):
@@ -566,93 +556,50 @@ def test_an_environment_that_can_not_be_made_again_ends_the_run_with_a_checkpoin
 
     def break_it():
         marker.touch()
-        kill_one()
+        return kill_workers()
 
     given = {"what": "raise", "where": "init", "only_with": str(marker)}
-    with pytest.raises(EnvironmentFailed, match="RuntimeError: the rope broke") as caught:
-        session("ppo", during=at(4, do=break_it), **given)
+    with pytest.raises(EnvironmentFailed, match=ROPE) as caught:
+        session("ppo", during=At(4, do=break_it), **given)
     assert not family()
     newest = shell.run("run").checkpoints()[-1].name
     assert newest == "00000004"
     assert newest in str(caught.value)
 
 
-def test_an_environment_that_can_not_be_made_once_is_made_again(session, shell):
-    run = session("ppo", what="raise", where="init", once=str(shell.folder / "once"))
-    assert run.metrics()[-1]["iter"] == 12
-
-
-@pytest.mark.parametrize(("what", "where"), [("kill", "init"), ("exit", "reset")])
-def test_a_worker_that_dies_once_while_it_starts_is_replaced(
-    session, assert_healed, shell, what, where
-):
-    run = session("ppo", what=what, where=where, once=str(shell.folder / "once"))
-    assert restarts(run) == 1
-    assert_healed(run)
-
-
-def test_a_worker_that_always_dies_while_it_starts_ends_the_run(session):
-    with pytest.raises(EnvironmentFailed, match="SIGKILL"):
-        session("ppo", "--max-restarts", 2, what="kill", where="init")
-    assert not family()
-
-
-def test_an_environment_that_fails_to_begin_once_is_rebuilt(session, shell):
-    run = session("ppo", what="raise", where="reset", once=str(shell.folder / "once"))
-    assert run.metrics()[-1]["iter"] == 12
-    assert run.metrics()[-1]["env_restarts"] == 1
-
-
 # Raising
 
 
-@pytest.mark.parametrize(("case", "chance"), [("ppo", 0.004), ("impala", 0.0015)])
+@pytest.mark.parametrize(("where", "rebuilt"), [("init", 0), ("reset", 1)])
+def test_an_environment_that_raises_once_while_it_starts_is_made_again(
+    session, shell, where, rebuilt
+):
+    run = session("ppo", what="raise", where=where, once=str(shell.folder / "once"))
+    assert last(run, "iter") == ITERS["ppo"]
+    assert last(run, "env_restarts") == rebuilt
+
+
+@pytest.mark.parametrize(
+    ("case", "chance", "rebuilt"),
+    [("ppo", 0.004, 2), ("impala", 0.0015, 2), ("ppo", 0.01, 10)],
+    ids=["ppo", "impala", "one to three in every rollout"],
+)
 def test_environments_that_raise_now_and_then_are_rebuilt_and_counted(
-    session, case, chance, caplog
+    session, case, chance, rebuilt, caplog
 ):
     """The traceback is shown once, for all workers together."""
     run = session(case, what="raise", chance=chance)
-    last = run.metrics()[-1]
-    assert last["iter"] in (12, 150)
-    assert last["env_restarts"] >= 2
-    assert last["restarts"] == 0
+    assert last(run, "iter") == ITERS[case]
+    assert last(run, "env_restarts") >= rebuilt
+    assert last(run, "restarts") == 0
     assert caplog.text.count("Traceback (most recent call last)") == 1
     assert 'raise RuntimeError("the rope broke")' in caplog.text
-
-
-def test_environments_that_raise_all_the_time_are_rebuilt_as_long_as_rollouts_are_finished(session):
-    """One step in a hundred: one to three in every rollout."""
-    run = session("ppo", what="raise", chance=0.01)
-    assert run.metrics()[-1]["iter"] == 12
-    assert run.metrics()[-1]["env_restarts"] >= 10
-
-
-def test_an_environment_that_always_raises_ends_the_run_with_its_cause(session):
-    with pytest.raises(EnvironmentFailed, match="RuntimeError: the rope broke") as caught:
-        session("ppo", what="raise", at=3)
-    assert re.search(r"column \d", str(caught.value))
-    assert "Traceback" not in str(caught.value)
-    assert not family()
-
-
-def test_rebuilt_environments_are_counted_across_the_processes_of_a_worker(session):
-    counts = []
-
-    def during(report):
-        counts.append(report.env_restarts)
-        if len(counts) in (4, 8):
-            kill_one()
-
-    run = session("a2c", what="raise", chance=0.003, during=during)
-    assert counts == sorted(counts)
-    assert counts[-1] >= 1
-    assert restarts(run) == 2
 
 
 # The trainer's end
 
 
-BUSY = [pytest.param("sleep", marks=pytest.mark.slow), "burn"]
+BUSY = [slow("sleep"), "burn"]
 
 
 @pytest.fixture
@@ -671,7 +618,7 @@ def busy(troubled, until):
 
 
 @pytest.mark.parametrize("what", BUSY)
-@pytest.mark.parametrize("server", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("server", [True, slow(False)])
 def test_a_killed_trainer_takes_its_workers_along_also_out_of_an_endless_step(busy, what, server):
     """Also where the server that would have seen to it was killed before."""
     process, others = busy(what)
@@ -719,9 +666,9 @@ def signal_all(process, kind):
     ("kind", "send"),
     [
         (signal.SIGTERM, subprocess.Popen.send_signal),
-        pytest.param(signal.SIGINT, subprocess.Popen.send_signal, marks=pytest.mark.slow),
+        slow(signal.SIGINT, subprocess.Popen.send_signal),
         (signal.SIGINT, signal_group),
-        pytest.param(signal.SIGTERM, signal_all, marks=pytest.mark.slow),
+        slow(signal.SIGTERM, signal_all),
     ],
 )
 def test_a_signal_stops_the_run_and_its_workers_and_resumes_exactly(
@@ -735,7 +682,7 @@ def test_a_signal_stops_the_run_and_its_workers_and_resumes_exactly(
     assert "Traceback" not in out + err
     assert gone(others, within=2 if send is signal_all else 0.1)
     run = troubled.run("run")
-    assert restarts(run) == 0
+    assert last(run, "restarts") == 0
     assert not run.leftovers()
     if send is not subprocess.Popen.send_signal:
         assert_healed(troubled.resume_here("run"))
@@ -814,12 +761,13 @@ def test_two_runs_in_one_process_one_after_the_other_and_side_by_side(shell, ass
 
 def test_a_run_may_live_in_a_thread(session, assert_healed):
     made = []
-    thread = threading.Thread(target=lambda: made.append(session("ppo", during=at(4, do=kill_one))))
+    train = functools.partial(session, "ppo", during=At(4, do=kill_workers))
+    thread = threading.Thread(target=lambda: made.append(train()))
     thread.start()
     thread.join(50)
     assert made, "it failed in its thread"
     assert_healed(made[0])
-    assert restarts(made[0]) == 1
+    assert last(made[0], "restarts") == 1
 
 
 SCRIPT = """
@@ -926,8 +874,9 @@ def zombies(processes):
     return [child for child in processes if child.status() == psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize("case", ["ppo", "impala"])
-def test_restarts_leave_no_open_file_no_thread_and_no_zombie(session, case):
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("case", "iters"), [("ppo", 12), ("impala", 150), slow("ppo", 110)])
+def test_restarts_leave_no_open_file_no_thread_and_no_zombie(session, case, iters):
     us, counts = psutil.Process(), []
 
     def during(report):
@@ -936,23 +885,8 @@ def test_restarts_leave_no_open_file_no_thread_and_no_zombie(session, case):
         for pid in workers():
             kill(pid)
 
-    iters = 12 if case == "ppo" else 150
     run = session(case, "--total-iters", iters, "--max-restarts", 100, during=during)
-    assert restarts(run) >= 20
+    assert last(run, "restarts") >= (200 if iters == 110 else 20)
     assert len(counts) >= 5
     assert len(set(counts)) == 1, counts
     assert not zombies(us.children(recursive=True))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_two_hundred_restarts_leave_no_open_file(session):
-    us, counts = psutil.Process(), []
-
-    def during(report):
-        counts.append((open_files(us), open_files(forkserver())))
-        kill_one(number=report.iter % 2)
-
-    run = session("ppo", "--total-iters", 200, "--max-restarts", 5, during=during)
-    assert restarts(run) >= 195
-    assert len(set(counts[2:])) == 1
