@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -45,12 +46,10 @@ GRACE = 20.0
 """Seconds that ranks have to end when the run has failed."""
 STOP_SECONDS = 20.0
 """Seconds that ranks have to finish their iteration and save when they are told to stop."""
-FOREIGN_VARIABLES = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
-    *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+FOREIGN = re.compile(
+    "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET)_.*"
 )
-"""Variables that launchers set, beside those with `FOREIGN_PREFIXES`."""
-FOREIGN_PREFIXES = ("TORCHELASTIC_", "PET_")
+"""Environment variables that launchers set."""
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -88,12 +87,12 @@ class Finished:
 
 
 STOP = "stop"
+WITHOUT_RANKS = "leave ranks at 1"
 FromRank: TypeAlias = Hello | Report | LogMessage | PacelineError | Finished
 """A `LostRank` is another rank's end; after any other error a restart would not help."""
 ToRank: TypeAlias = bytes | str
 """The pickled `Job`, then `STOP`."""
 RankChannel: TypeAlias = Channel[ToRank, FromRank]
-WITHOUT_RANKS = "leave ranks at 1"
 
 
 def launch(
@@ -280,11 +279,7 @@ def _rendezvous_file(stack: ExitStack) -> str:
 
 def _start_agent(processes: int, variables: dict[str, str]) -> Popen[bytes]:
     """A process that starts this many ranks, and starts all of them again when one fails."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in FOREIGN_VARIABLES and not name.startswith(FOREIGN_PREFIXES)
-    }
+    kept = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
     ours = {
         **SINGLE_THREADED,
         "TORCH_CPP_LOG_LEVEL": "ERROR",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import signal
 import sys
 import threading
 import traceback
-from contextlib import closing, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import NoReturn
 
 from .. import session
@@ -46,9 +46,7 @@ class Rank:
         self._channel, self._rank = channel, rank
         self._stop, self._over = False, False
         # A launcher that is slow to read must not make this rank look as if it hung.
-        self._outbox: queue.SimpleQueue[FromRank | None] = queue.SimpleQueue()
-        self._sender = threading.Thread(target=self._send_all, daemon=True)
-        self._sender.start()
+        self._sender = ThreadPoolExecutor(max_workers=1)
 
     def work(self) -> int:
         """The exit code."""
@@ -94,17 +92,11 @@ class Rank:
 
     def send(self, message: FromRank) -> None:
         self._over |= isinstance(message, Finished | PacelineError)
-        self._outbox.put(message)
-
-    def _send_all(self) -> None:
-        with suppress(OSError):
-            while (message := self._outbox.get()) is not None:
-                self._channel.send(message)
+        self._sender.submit(self._channel.send, message)
 
     def close(self) -> None:
-        """Wait until everything has been sent."""
-        self._outbox.put(None)
-        self._sender.join()
+        """Wait until everything has been sent, unless the launcher is gone."""
+        self._sender.shutdown()
 
     def _receive_all(self) -> None:
         """Stop when told to; end at once when the launcher is gone."""
