@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from .processes.stopping import StopNow
@@ -9,6 +10,9 @@ from .run.budget import Budget, Progress
 from .run.build import Parts
 from .run.meter import Meter
 from .run.report import Report
+
+PAUSE = 0.05
+"""Seconds between two looks at learners that wait for nobody."""
 
 
 def ring(
@@ -40,3 +44,27 @@ def ring(
         spent = budget.fraction(progress)
         if progress.iter % log_every == 0 or spent >= 1.0 or stop:
             yield meter.report(spent, stop)
+
+
+def watch(
+    parts: Parts,
+    budget: Budget,
+    progress: Progress,
+    log_every: int,
+    stopping: Callable[[], bool],
+) -> Iterator[Report]:
+    """The ring of a process that does not learn: reports of learners that wait for nobody."""
+    learner, meter = parts.learner, Meter(parts, progress)
+    at_work, stopped = True, False
+    while at_work:
+        left = math.inf if budget.seconds is None else budget.seconds - progress.time
+        # Shorter towards the end, to see it in time.
+        at_work = parts.sync.pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)
+        over = budget.fraction(progress) >= 1.0
+        stopped |= meter.poll(over or stopped or stopping()) and not over
+        learner.set_version(progress.iter)
+        spent = budget.fraction(progress)
+        due = meter.iters >= log_every and not stopped and spent < 1.0
+        if due or (not at_work and (meter.iters or stopped)):  # the last report has all
+            learner.pull_shared_weights()
+            yield meter.report(spent, stopped)

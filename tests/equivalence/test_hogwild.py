@@ -17,11 +17,10 @@ from paceline.distributed.hogwild import RING, Hogwild
 from paceline.distributed.rank_memory import FUTEX
 from paceline.distributed.rendezvous import join_group
 from paceline.errors import Diverged, LostRank
-from paceline.ring import ring
+from paceline.ring import ring, watch
 from paceline.rollout import Episode
 from paceline.run.budget import Budget, Progress
 from paceline.run.build import build
-from paceline.run.meter import Meter
 from paceline.run.topology import topology_of
 
 pytestmark = [
@@ -72,12 +71,8 @@ def run_of(place, rank, size, options):
     config, progress = config_of(size - 1, **options), Progress()
     with parts_of(place, rank, size, **options) as parts:
         learner, sync = parts.learner, parts.sync
-        counted = Budget.of(config), progress, config.log_every
-        if rank == 0:
-            meter = Meter(parts, progress)
-            reports = list(sync.monitor(learner, meter, *counted, lambda: False))
-        else:
-            reports = list(ring(parts, *counted))
+        counted = Budget.of(config), progress, config.log_every, lambda: False
+        reports = list((ring if rank else watch)(parts, *counted))
         sync.finish()
         steps = sum(report.steps_global for report in reports)
         scores = [report.episode_return for report in reports if report.episode_return is not None]

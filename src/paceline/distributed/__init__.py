@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..processes.heartbeat import Heartbeat
@@ -10,14 +9,6 @@ from ..rollout import Array, Episode
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ..learning.learner import Learner
-    from ..run.budget import Budget, Progress
-    from ..run.meter import Meter
-    from ..run.report import Report
-
-    Stopping = Callable[[], bool]
-    Monitor = Callable[[Learner, Meter, Budget, Progress, int, Stopping], Iterator[Report]]
 
 
 class Sync:
@@ -32,11 +23,6 @@ class Sync:
     def __init__(self) -> None:
         self.heartbeat: Heartbeat = Heartbeat()
         """of this rank, visible to the others"""
-
-    @property
-    def monitor(self) -> Monitor | None:
-        """Replaces the ring in a process that only reports what others collect and learn."""
-        return None
 
     @property
     def world_size(self) -> int:
@@ -65,6 +51,10 @@ class Sync:
     def max(self, value: float) -> float:
         """The largest `value` of any rank."""
         return max(self.gather(value))
+
+    def pause(self, seconds: float) -> bool:
+        """In a process that does not learn: sleep, and False once all learners have finished."""
+        return False
 
     def finish(self) -> None:
         """This process has done its part of the run; returns when it is no longer needed."""

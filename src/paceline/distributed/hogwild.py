@@ -6,10 +6,9 @@ gradients on a copy of its own and applies them in place, without a lock (Recht 
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,17 +22,8 @@ from .rank_memory import FUTEX, RankMemory
 from .rendezvous import RankGroup
 from .wire import gather
 
-if TYPE_CHECKING:
-    from ..learning.learner import Learner
-    from ..run.budget import Budget, Progress
-    from ..run.meter import Meter
-    from ..run.report import Report
-    from . import Monitor
-
 ARENA = 2**30
 """Bytes for shared arrays; the system provides memory only for what is used."""
-PAUSE = 0.05
-"""Seconds between two checks of the learners."""
 RING = 256
 """Latest episodes that are kept of each learner for the others to read."""
 
@@ -124,41 +114,13 @@ class Hogwild(Sync):
         self._maxima[self.rank] = max(value, self._maxima[self.rank])
         return float(self._maxima.max())
 
-    def _wait(self, seconds: float) -> bool:
-        """Sleep while learners learn; False once they have all finished."""
+    def pause(self, seconds: float) -> bool:
         self.heartbeat.beats += 1
         at_work = [rank for rank in range(1, self._ranks) if not self._memory.is_done(rank)]
         self._memory.monitor.check(at_work)
         if at_work:
             time.sleep(seconds)
         return bool(at_work)
-
-    @property
-    def monitor(self) -> Monitor | None:
-        return self._monitor if self.rank == 0 else None
-
-    def _monitor(
-        self,
-        learner: Learner,
-        meter: Meter,
-        budget: Budget,
-        progress: Progress,
-        log_every: int,
-        stopping: Callable[[], bool],
-    ) -> Iterator[Report]:
-        at_work, stopped = True, False
-        while at_work:
-            left = math.inf if budget.seconds is None else budget.seconds - progress.time
-            # Shorter towards the end, to see it in time.
-            at_work = self._wait(PAUSE if left > 10 * PAUSE else PAUSE / 20)
-            over = budget.fraction(progress) >= 1.0
-            stopped |= meter.poll(over or stopped or stopping()) and not over
-            learner.set_version(progress.iter)
-            spent = budget.fraction(progress)
-            due = meter.iters >= log_every and not stopped and spent < 1.0
-            if due or (not at_work and (meter.iters or stopped)):  # the last report has all
-                learner.pull_shared_weights()
-                yield meter.report(spent, stopped)
 
     def finish(self) -> None:
         """A learner stays until the monitor has finished, to notice if it hangs."""
@@ -169,7 +131,7 @@ class Hogwild(Sync):
             except LostRank:
                 if not self._memory.is_done(0):  # else it has finished, and left, meanwhile
                     raise
-            time.sleep(PAUSE)
+            time.sleep(TICK / 5)
 
     def close(self) -> None:
         self._memory.set_done()

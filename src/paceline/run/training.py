@@ -18,7 +18,7 @@ from ..distributed import Local, Sync
 from ..errors import BadInput, Diverged, EnvironmentFailed, LostRank, StoppedEarly
 from ..processes.hardware import available_cpus, cpu_name
 from ..processes.stopping import StopNow, interruptible
-from ..ring import ring
+from ..ring import ring, watch
 from ..storage.checkpoint import Checkpoint
 from ..storage.files import shown
 from ..storage.lock import locked
@@ -27,7 +27,6 @@ from .build import Parts, build, env_info_of
 from .checkpointing import check_spaces, load_initial_weights, newest_checkpoint, restore
 from .choices import Choices, warn_if_oversubscribed
 from .directory import claim, fixed, new_directory, run_facts, write_run, writing
-from .meter import Meter
 from .recorder import Recorder
 from .report import Report
 from .saved import SavedRun, rewind
@@ -165,13 +164,9 @@ def _record(
     config: Config, folder: Path, parts: Parts, progress: Progress, context: RunContext
 ) -> Iterator[Report]:
     """The ring, with every report evaluated, written and, when due, followed by a checkpoint."""
-    budget, every, stopping = Budget.of(config), config.log_every, context.stopping
-    if parts.sampler is not None:
-        reports = ring(parts, budget, progress, every, stopping)
-    else:
-        assert parts.sync.monitor is not None
-        meter = Meter(parts, progress)
-        reports = parts.sync.monitor(parts.learner, meter, budget, progress, every, stopping)
+    budget = Budget.of(config)
+    limits = budget, progress, config.log_every, context.stopping
+    reports = (watch if parts.sampler is None else ring)(parts, *limits)
     if not parts.topology.lockstep and parts.topology.learns:
         _wait_until_ready(parts)
         yield from reports  # recorded by the process that watches the learners
