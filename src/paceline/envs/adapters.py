@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,23 +13,7 @@ from ..rollout import Array
 from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Path, path_text
 
 Views = Mapping[str, Array]
-"""ShapeDtype observations by part (`ObservationSpec.split`)."""
-
-
-class _Coder(NamedTuple):
-    """Where a leaf is stored, and the choice and value that each of its one-hot features means."""
-
-    leaf: Leaf
-    part: str
-    place: slice
-    owner: Array
-    meaning: Array
-
-
-def _coder(leaf: Leaf, part: str, place: slice) -> _Coder:
-    owner = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
-    begins = np.array(leaf.starts, int) - np.cumsum((0, *leaf.sizes))[: len(leaf.sizes)]
-    return _Coder(leaf, part, place, owner, np.arange(len(owner)) + begins[owner])
+"""Stored observations by part (`ObservationSpec.split`)."""
 
 
 class ObservationAdapter:
@@ -37,7 +21,7 @@ class ObservationAdapter:
 
     def __init__(self, spec: ObservationSpec) -> None:
         self.spec = spec
-        self._coders = [_coder(*place) for place in spec.places]
+        self._places = list(spec.places)
         self._choices = np.cumsum((0, *spec.mask[:-1]))
 
     def write(
@@ -52,13 +36,15 @@ class ObservationAdapter:
                 _check_choices(leaf, seen[..., None])
             views["index"][where] = seen
         else:
-            for coder in self._coders:
-                self._write_leaf(views[coder.part], where, _at(observation, coder.leaf.path), coder)
+            for leaf, part, place in self._places:
+                self._write_leaf(views[part], where, _at(observation, leaf.path), leaf, place)
         if self.spec.mask:
             self._write_mask(views["mask"][where], observation, info)
 
-    def _write_leaf(self, stored: Array, where: int | slice, value: Any, coder: _Coder) -> None:
-        leaf, place, single = coder.leaf, coder.place, isinstance(where, int)
+    def _write_leaf(
+        self, stored: Array, where: int | slice, value: Any, leaf: Leaf, place: slice
+    ) -> None:
+        single = isinstance(where, int)
         if single and leaf.kind == "choices" and leaf.shape == ():  # fast path
             chosen = index(value) - leaf.starts[0]
             if 0 <= chosen < leaf.sizes[0]:
@@ -77,8 +63,8 @@ class ObservationAdapter:
             stored[where, place] = value.reshape(*lead, -1)
         else:
             several = value.reshape(*lead, -1)
-            meant = several if len(leaf.sizes) == 1 else several[..., coder.owner]
-            chosen = meant == coder.meaning
+            meant = several if len(leaf.sizes) == 1 else several[..., leaf.owner]
+            chosen = meant == leaf.meaning
             if value.dtype.kind not in "iub" or np.count_nonzero(chosen) != value.size:
                 _check_choices(leaf, several)  # raises
             stored[where, place] = chosen
@@ -105,12 +91,12 @@ class ObservationAdapter:
             mask |= ~np.repeat(some, self.spec.mask, axis=-1)
 
     def read(self, obs: Array) -> Any:
-        """ShapeDtype observations [R, ...] in the structure that the environment returns."""
+        """Stored observations [R, ...] in the structure that the environment returns."""
         views, rows = self.spec.split(obs), len(obs)
         if self.spec.kind == "discrete":
             return unflatten([(self.spec.leaves[0].path, views["index"].copy())])
         leaves: list[tuple[Path, Any]] = []
-        for leaf, part, place, _, _ in self._coders:
+        for leaf, part, place in self._places:
             value = views[part]
             if part == "vector":
                 value = value.reshape(rows, -1)[:, place]

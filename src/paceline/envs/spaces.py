@@ -47,6 +47,17 @@ class Leaf:
         """Features that it has in a vector."""
         return sum(self.sizes) if self.kind == "choices" else int(np.prod(self.shape))
 
+    @cached_property
+    def owner(self) -> Array:
+        """[size] the choice that each one-hot feature belongs to"""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @cached_property
+    def meaning(self) -> Array:
+        """[size] the value that each one-hot feature stands for"""
+        values = [np.arange(n) + start for n, start in zip(self.sizes, self.starts, strict=True)]
+        return np.concatenate(values)
+
     def stacked(self, frames: int) -> Leaf:
         """`frames` of them as one: along the channels of an image, else along a new first axis."""
         if self.kind != "image" or len(self.shape) == 2:
@@ -128,7 +139,7 @@ class ObservationSpec:
             return dict.fromkeys(self.parts, obs)
         return {name: obs[name] for name in self.parts}
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Whether an observation is stored as the environment returns it."""
         leaf = self.leaves[0]
@@ -204,10 +215,9 @@ class ActionSpec:
         return () if self.kind == "box" else self.sizes or (self.size,)
 
     def __str__(self) -> str:
-        if self.kind == "discrete":
-            return _choices_text((self.size,), (self.start,), ())
-        if self.kind == "multi":
-            return _shortened(_choices_text(self.sizes, self.starts, self.shape))
+        if self.kind != "box":
+            text = _choices_text(self.choices, self.starts or (self.start,), self.shape)
+            return _shortened(text)
         low, high = (
             bound[0] if len(set(bound)) == 1 else list(bound) for bound in (self.low, self.high)
         )

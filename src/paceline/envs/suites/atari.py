@@ -23,8 +23,7 @@ from . import check_batch_options, rejected_kwargs, require, unknown_name
 SEED_EVERY = 32
 """Episodes of a column from one seed to the next, see `AtariBatch`."""
 STATE_SURVIVES_RESET = (
-    *("hangman", "haunted_house", "ice_hockey", "sir_lancelot", "surround", "time_pilot"),
-    "yars_revenge",
+    "hangman haunted_house ice_hockey sir_lancelot surround time_pilot yars_revenge"
 )
 """Games in which a plain reset keeps something of the last episode; a test of all finds them."""
 TWO_PLAYERS = ("combat", "joust", "maze_craze", "warlords")
@@ -95,7 +94,7 @@ class AtariBatch(Batch):
         self.action_space = self._env.single_action_space
         self._seed_of = seed_of
         # Sticky actions draw random numbers at every step, so each episode needs its own seed.
-        every = game in STATE_SURVIVES_RESET or options.get("repeat_action_probability")
+        every = game in STATE_SURVIVES_RESET.split() or options.get("repeat_action_probability")
         self._seed_every = 1 if every else SEED_EVERY
 
     def _frames(self, stacks: Array) -> Array:

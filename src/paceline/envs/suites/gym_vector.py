@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
 
 from ...errors import BadInput
 from ...rollout import Array
@@ -99,7 +100,7 @@ class GymBatch(Batch):
             put_state(copy, get_state(ours))
             for _ in range(TRIAL_STEPS):
                 action = ours.action_space.sample()
-                if not _equal(ours.step(action)[:4], copy.step(action)[:4]):
+                if not data_equivalence(ours.step(action)[:4], copy.step(action)[:4], exact=True):
                     return False
             return True
         except ENV_ERRORS:
@@ -129,11 +130,3 @@ def put_state(env: gym.vector.VectorEnv[Any, Any, Any], state: dict[str, Array])
             value = new.copy() if isinstance(old, np.ndarray) else new.item()
             setattr(env.unwrapped, attribute, value)
     env.unwrapped.np_random.bit_generator.state = json.loads(state["stream"].tobytes())
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, tuple):
-        return all(_equal(*pair) for pair in zip(one, other, strict=True))
-    return np.asarray(one).tobytes() == np.asarray(other).tobytes()

@@ -25,17 +25,15 @@ from ..source import Source
 from . import check_batch_options, rejected_kwargs, unknown_name
 
 GAMES = (
-    *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot"),
-    *("heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot"),
+    "bigfish bossfight caveflyer chaser climber coinrun dodgeball fruitbot heist jumper leaper "
+    "maze miner ninja plunder starpilot"
 )
 MODES = {
     "easy": GAMES,
     "hard": GAMES,
-    "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
-    "memory": ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
-    "exploration": (
-        *("coinrun", "caveflyer", "leaper", "jumper", "maze", "heist", "climber", "ninja"),
-    ),
+    "extreme": "chaser dodgeball leaper starpilot",
+    "memory": "caveflyer dodgeball heist jumper maze miner",
+    "exploration": "coinrun caveflyer leaper jumper maze heist climber ninja",
 }
 """Which games have which `distribution_mode`."""
 ALL_LEVELS = {"num_levels": 0, "start_level": 0}
@@ -47,8 +45,8 @@ def environment(
 ) -> Source:
     """A policy that was trained on some of the levels is evaluated on all levels too."""
     check_batch_options("procgen", kwargs, RESERVED, wrappers)
-    if name not in GAMES:
-        raise unknown_name("procgen", name, GAMES)
+    if name not in names():
+        raise unknown_name("procgen", name, names())
     if time_limit:
         raise BadInput(
             f"env.time_limit is {time_limit}, and procgen: has time limits of its own that can't "
@@ -67,7 +65,7 @@ def _check_kwargs(game: str, kwargs: dict[str, Any]) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
             raise BadInput(f"env.kwargs: {key} is {value!r}; write a whole number, 0 or more")
     mode = kwargs.get("distribution_mode", "hard")
-    modes = [mode for mode, games in MODES.items() if game in games]
+    modes = [mode for mode, games in MODES.items() if game in games.split()]
     if mode not in modes:
         raise BadInput(
             f"env.kwargs: distribution_mode is {mode!r}, and {game} has {', '.join(modes)}"
@@ -75,7 +73,7 @@ def _check_kwargs(game: str, kwargs: dict[str, Any]) -> None:
 
 
 def names() -> list[str]:
-    return list(GAMES)
+    return GAMES.split()
 
 
 def import_procgen() -> Any:
