@@ -50,13 +50,20 @@ class Episodic:
 
 
 class Singles(Episodic):
-    """Plain Gymnasium environments."""
+    """Plain Gymnasium environments; `fresh`, a new one for every episode, where a reset keeps
+    something of the last."""
 
-    def __init__(self, make, columns, seed, first_column, action=None, show=np.asarray):
+    def __init__(
+        self, make, columns, seed, first_column, action=None, show=np.asarray, fresh=False
+    ):
         super().__init__(columns, seed, first_column, action)
-        self.show, self.envs = show, [make() for _ in range(columns)]
+        self.make, self.show, self.fresh = make, show, fresh
+        self.envs = [make() for _ in range(columns)]
 
     def begin(self, i):
+        if self.fresh:
+            self.envs[i].close()
+            self.envs[i] = self.make()
         return self.show(self.envs[i].reset(seed=self.seed_of(i))[0])
 
     def advance(self, i, action):
@@ -66,19 +73,6 @@ class Singles(Episodic):
     def close(self):
         for env in self.envs:
             env.close()
-
-
-class Fresh(Singles):
-    """A new environment for every episode, where a reset keeps something of the last."""
-
-    def __init__(self, make, *arguments, **options):
-        super().__init__(make, *arguments, **options)
-        self._make = make
-
-    def begin(self, i):
-        self.envs[i].close()
-        self.envs[i] = self._make()
-        return super().begin(i)
 
 
 class Ale(Episodic):
@@ -220,12 +214,11 @@ class Case:
 DISCRETE2, ENDS = ("discrete", 2), ("terminated", "truncated")
 
 
-def _single(env_id, size, action, package="gymnasium", limit=None, bound=1.0, **more):
+def _single(env_id, size, action, package="gymnasium", limit=None, bound=1.0, fresh=False, **more):
     """One of Gymnasium's own, which the oracle makes with its own wrappers."""
-    kind = more.pop("oracle", Singles)
     given = {} if limit is None else {"max_episode_steps": limit}
     adapt = clipped(bound) if action[0] == "box" else None
-    oracle = partial(kind, partial(gym.make, env_id, **given), action=adapt)
+    oracle = partial(Singles, partial(gym.make, env_id, **given), action=adapt, fresh=fresh)
     more.setdefault("options", {} if limit is None else {"time_limit": limit})
     return Case(env_id, oracle, ((size,), np.float32), action, package, **more)
 
@@ -305,7 +298,7 @@ CASES = {
     "Pendulum": _single("Pendulum-v1", 3, ("box", 1), bound=2.0, steps=60, ends=("truncated",)),
     "LunarLander": _single("LunarLander-v3", 8, ("discrete", 4), "Box2D", ends=("terminated",)),
     "BipedalWalker": _single(
-        "BipedalWalker-v3", 24, ("box", 4), "Box2D", limit=60, oracle=Fresh, ends=ENDS
+        "BipedalWalker-v3", 24, ("box", 4), "Box2D", limit=60, fresh=True, ends=ENDS
     ),
     "HalfCheetah": _single(
         "HalfCheetah-v5", 17, ("box", 6), "mujoco", limit=25, ends=("truncated",)

@@ -8,8 +8,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from paceline.envs.source import EnvInfo, source_of
+from paceline.envs.source import EnvInfo, inspect_env, source_of
 from paceline.envs.spaces import action_spec
+from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.agent import Agent
+from paceline.policy.network import NetworkSpec
 from paceline.processes.heartbeat import Heartbeat
 from paceline.rollout import Rollout, RolloutSpec
 from paceline.samplers.block import Block
@@ -134,3 +137,12 @@ def stepped(columns, actions, obs=None, until=lambda t, out: False):
         if until(t, out):
             break
     return out
+
+
+def agent_of(env_id, hidden=(8,), seed=0, **options):
+    """A policy with random weights, and what is known of its environment."""
+    info = inspect_env(env_id, **options)
+    network = NetworkSpec(info.obs_spec.seen, info.act_spec, hidden, pictures="mlp")
+    module = ActorCritic(network)
+    module.initialize(seed)
+    return Agent(network, {name: w.numpy() for name, w in module.named_weights().items()}), info

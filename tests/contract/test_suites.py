@@ -18,15 +18,12 @@ import psutil
 import pytest
 from sampling import acting, assert_rows_are, collect, joined
 from suites import CASES, cases
-from worlds import stepped
+from worlds import agent_of, stepped
 
 import paceline
 from paceline.envs.columns import episode_seed
 from paceline.envs.source import inspect_env, make_columns
 from paceline.envs.suites import atari
-from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.agent import Agent
-from paceline.policy.network import NetworkSpec
 from paceline.run import evaluation
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:.*precision lowered")]
@@ -67,25 +64,9 @@ def test_rollouts_are_what_the_suite_does_with_the_same_seeds_and_actions(case):
     """Every observation, reward and flag to the bit, and every episode's return and length."""
     rollouts, episodes = collect(acting(columns_of(case), case.steps, SEED, scale=0.02), ROLLOUTS)
     rows = joined(rollouts)
-    check_resets(case, rows)
     assert_rows_are(case.oracle(COLUMNS, SEED, FIRST_COLUMN), rows, episodes, FIRST_COLUMN)
     for end in ("terminated", "truncated"):
         assert rows[end].any() == (end in case.ends), end
-
-
-def check_resets(case, rows):
-    """A row that resets counts for nothing; of Procgen's there are none."""
-    done = rows["terminated"] | rows["truncated"]
-    if case.package == "procgen":
-        assert rows["valid"].all() and not rows["truncated"].any()
-        np.testing.assert_array_equal(rows["first"][1:], done)
-        return
-    resets = ~rows["valid"]
-    np.testing.assert_array_equal(resets[1:], done[:-1])
-    np.testing.assert_array_equal(rows["first"][1:], resets)
-    assert resets.any() and not resets[0].any()
-    assert not rows["reward"][resets].any()
-    assert not done[resets].any()
 
 
 @pytest.mark.parametrize("case", cases(slow=MORE_ATARI))
@@ -251,9 +232,6 @@ def check_replay(case, moment):
     twin.close()
 
 
-GAMES = ("TimePilot", "IceHockey", "SirLancelot", "Surround", "MsPacman", "Pitfall")
-
-
 def check_game(case, game):
     """In its fourth episode."""
     with columns_of(case, 1, env_id=f"atari:{game}") as columns:
@@ -262,13 +240,10 @@ def check_game(case, game):
     check_replay(case, lambda columns: columns.episode.min() == 3 and columns.row % 61 == 40)
 
 
-@pytest.mark.parametrize(
-    "game", [GAMES[0], *(pytest.param(game, marks=pytest.mark.slow) for game in GAMES[1:])]
-)
 @pytest.mark.parametrize("case", cases("atari Pong"))
-def test_an_episode_follows_from_its_seed_and_number_in_every_game(case, game):
-    """A plain reset of ALE's leaves something of the last episode behind, in some of them."""
-    check_game(case, game)
+def test_an_episode_follows_from_its_seed_where_a_reset_keeps_something_of_the_last(case):
+    """As ALE's plain reset does in TimePilot; all other games are below."""
+    check_game(case, "TimePilot")
 
 
 @pytest.mark.slow
@@ -295,12 +270,7 @@ def test_every_game_there_is_can_be_played_and_replayed(case):
 def test_an_evaluation_counts_each_episode_of_the_suite_once(case, monkeypatch):
     """Five, in two columns: the first has three of them, whichever end first."""
     monkeypatch.setattr(evaluation, "MAX_COLUMNS", 2)
-    info = inspect_env(case.env_id, **case.options)
-    network = NetworkSpec(info.obs_spec.seen, info.act_spec, (8,), pictures="mlp")
-    module = ActorCritic(network)
-    module.initialize(4)
-    weights = {name: weight.numpy() for name, weight in module.named_weights().items()}
-    agent = Agent(network, weights)
+    agent, info = agent_of(case.env_id, seed=4, **case.options)
     found = paceline.evaluate(agent, case.env_id, 5, **case.options)
     oracle, actor = case.oracle(2, evaluation.EVALUATION_SEED, 0), agent.actor(2)
     parameters = np.empty((2, actor.distribution.size), np.float32)
@@ -332,13 +302,9 @@ def test_an_evaluation_ends_where_episodes_do_not(env_id, monkeypatch):
     if env_id.startswith("envpool"):
         pytest.importorskip("envpool")
     monkeypatch.setattr(evaluation, "NO_LIMIT", 30)
-    info = inspect_env(env_id)
-    network = NetworkSpec(info.obs_spec.seen, info.act_spec, ())
-    weights = {
-        name: weight.detach().numpy()
-        for name, weight in ActorCritic(network).named_weights().items()
-    }
-    agent = Agent(network, {name: np.zeros_like(weight) for name, weight in weights.items()})
+    agent, _ = agent_of(env_id, hidden=())
+    for weight in agent.weights.values():
+        weight[...] = 0
     found = paceline.evaluate(agent, env_id, 40)
     assert found.returns == [-30.0] * 40 and found.length_mean == 30
 

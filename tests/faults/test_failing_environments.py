@@ -14,17 +14,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
-from worlds import stepped
+from worlds import agent_of, stepped
 
 import paceline
 from paceline.envs.columns import episode_seed
 from paceline.envs.native import NativeColumns
-from paceline.envs.source import inspect_env
 from paceline.envs.suites.gym_vector import GymBatch
 from paceline.errors import Diverged, EnvironmentFailed, PacelineError
-from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.agent import Agent
-from paceline.policy.network import NetworkSpec
 from paceline.run import evaluation
 from paceline.storage import checkpoint
 
@@ -396,11 +392,7 @@ class FailingSeeds(CartPoleEnv):
 
 @pytest.fixture
 def agent():
-    info = inspect_env("CartPole-v1")
-    network = NetworkSpec(info.obs_spec, info.act_spec, (8,))
-    module = ActorCritic(network)
-    module.initialize(0)
-    return Agent(network, {name: array.numpy() for name, array in module.named_weights().items()})
+    return agent_of("CartPole-v1")[0]
 
 
 @pytest.mark.parametrize("at", [0, 1, 4])
