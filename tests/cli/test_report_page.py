@@ -231,7 +231,7 @@ def test_hostile_names_are_shown_as_text(opened):
     legend = "[...document.querySelectorAll('#legend [aria-pressed]')]"
     assert browser.js(f"{legend}.map((one) => one.textContent)") == list(HOSTILE)
     assert browser.js("document.querySelector('h1').textContent") == HOSTILE[0]
-    assert HOSTILE[0] in browser.js("document.querySelector('#outcome .plot').textContent")
+    assert HOSTILE[0] in browser.js("document.querySelector('#results .plot').textContent")
 
 
 def test_on_paper_all_is_unfolded_and_light(opened):
@@ -373,7 +373,8 @@ def test_table_is_sorted_by_click_and_by_keyboard_with_the_unknown_last(opened):
     speeds = (3000.0, None, 900.0, 12000.0)
     rows = [replace(row, fps=Estimate(fps)) for row, fps in zip(made.rows, speeds, strict=True)]
     browser = opened(replace(made, rows=rows))
-    browser.js("document.querySelectorAll('#results th')[4].id = 'by'")
+    heads = "[...document.querySelectorAll('#results th')]"
+    browser.js(f"{heads}.find((one) => one.textContent === 'steps/s').id = 'by'")
     order = "[...document.querySelectorAll('#results tbody tr')].map((one) => +one.dataset.group)"
     browser.click("#by button")
     assert browser.js(order) == [3, 0, 2, 1]

@@ -6,7 +6,6 @@ All in them is at percentages of their width, so that text keeps its size on eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -14,14 +13,13 @@ import numpy as np
 
 from ..metrics import PHASES
 from ..plotting import PHASE_COLOURS, PHASE_NAMES
-from .comparison import Comparison, Curve, GroupRow
-from .format import Form, ends, number, percent, short, time_unit
+from .comparison import Comparison, Curve, GroupRow, Pair
+from .format import Form, duration, ends, number, percent, short, time_unit
 from .statistics import Array, Estimate
+from .tables import Column
 
 Domain = tuple[float, float]
 DASHES = ("none", "7 4", "1.5 4", "9 4 1.5 4")
-PERCENT = 0.01, " %"
-"""A unit: its size, and what stands behind its numbers."""
 MOST_TICKS = 6
 MANY, CROWD = 6, 16
 """More lines than these are thin; of more than those, bands are seen only while pointed at."""
@@ -32,14 +30,15 @@ def text(value: Any) -> str:
     return escape(str(value).encode("utf-8", "replace").decode("utf-8"))
 
 
-def tinted(*groups: GroupRow, kind: str = "") -> str:
-    """Attributes of an element of these groups, in the colour of the first."""
-    keys = " ".join(str(row.key) for row in groups)
+def tinted(row: GroupRow | Pair, kind: str = "") -> str:
+    """Attributes of an element of a group, in its colour; of a pair, in that of the better one."""
+    groups = [row.better, row.worse] if isinstance(row, Pair) else [row]
+    keys = " ".join(str(group.key) for group in groups)
     return f'class="tinted {kind}" data-group="{keys}" style="--c:{groups[0].colour}"'
 
 
-def figure(title: str, note: str, chart: str) -> str:
-    caption = f"<figcaption><h3>{title}</h3><p>{text(note)}</p></figcaption>"
+def _figure(title: str, note: str, chart: str) -> str:
+    caption = f"<figcaption><h3>{text(title)}</h3><p>{text(note)}</p></figcaption>"
     return f"<figure>{caption}{chart}</figure>"
 
 
@@ -63,16 +62,16 @@ def _reach(values: Sequence[float], edges: Sequence[float], extra: float) -> Dom
     return bottom - margin, top + margin
 
 
-def _axis(domain: Domain, unit: tuple[float, str] = (1.0, ""), kind: str = "x") -> str:
-    """Lines at round numbers of a unit, each with its text."""
+def _axis(domain: Domain, form: Form = number, kind: str = "x") -> str:
+    """Lines at round numbers, each with its text."""
     from matplotlib.ticker import MaxNLocator
 
-    size, name = unit
+    size = time_unit(domain[1])[0] if form is duration else 1.0
     low, high = domain[0] / size, domain[1] / size
     found = MaxNLocator(MOST_TICKS, steps=[1, 2, 5, 10]).tick_values(low, high)
-    side = "left" if kind == "x" else "bottom"
+    side, say = "left" if kind == "x" else "bottom", short if form is number else form
     ticks = "".join(
-        f'<span style="{side}:{_place(domain, at * size)}"><b>{short(at)}{name}</b></span>'
+        f'<span style="{side}:{_place(domain, at * size)}"><b>{say(at * size)}</b></span>'
         for at in found
         if low <= at <= high
     )
@@ -99,7 +98,7 @@ def curve_figure(made: Comparison, axis: str, title: str) -> str:
     x, y = (0.0, end), _reach([*values, *target], edges[np.isfinite(edges)].tolist(), 0.25)
     bands = [_band(row, curve, x, y) for row, curve in curves if np.isfinite(curve.low).any()]
     lines = [
-        f"<polyline {tinted(row, kind='line')} stroke-dasharray='{DASHES[row.dash]}' "
+        f"<polyline {tinted(row, 'line')} stroke-dasharray='{DASHES[row.dash]}' "
         f'points="{_points(x, y, curve.x, curve.y)}"/>'
         for row, curve in curves
     ]
@@ -109,12 +108,12 @@ def curve_figure(made: Comparison, axis: str, title: str) -> str:
     chart = (
         f'<div class="plot curves {crowd}" role="img" aria-label="{title}. {told}" tabindex="0" '
         f'data-x="0 {end / size:.6g}" data-y="{y[0]:.6g} {y[1]:.6g}" data-unit="{unit}">'
-        f"{_axis(y, kind='y')}{_axis(x, (size, ''))}"
+        f"{_axis(y, kind='y')}{_axis(x, duration if axis == 'time' else number)}"
         f'<svg viewBox="0 0 100 100" preserveAspectRatio="none">{"".join(bands + lines)}</svg>'
-        f'{found}<p class="unit">{"wall-clock time, " if axis == "time" else ""}{unit}</p></div>'
+        f'{found}<p class="unit">{"wall-clock time" if axis == "time" else "environment steps"}</p></div>'
     )
     note = f"{made.point.text} each. " + ("Bands are 95 % intervals." if bands else "")
-    return figure(title, note, chart)
+    return _figure(title, note, chart)
 
 
 def _points(x: Domain, y: Domain, xs: Array, ys: Array) -> str:
@@ -124,67 +123,45 @@ def _points(x: Domain, y: Domain, xs: Array, ys: Array) -> str:
 
 def _band(row: GroupRow, curve: Curve, x: Domain, y: Domain) -> str:
     there, back = _points(x, y, curve.x, curve.high), _points(x, y, curve.x[::-1], curve.low[::-1])
-    return f'<polygon {tinted(row, kind="band")} points="{there} {back}"/>'
+    return f'<polygon {tinted(row, "band")} points="{there} {back}"/>'
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A row of a chart: an estimate of one group, or of two that are compared."""
+def mark_figure(column: Column, rows: Sequence[GroupRow | Pair]) -> str:
+    """A row for each estimate, best first; nothing where none is known, or the column not drawn.
 
-    name: str
-    groups: tuple[GroupRow, ...]
-    at: Estimate
-    rest: str | None = None
-    """what stands behind the value, instead of its interval"""
-
-
-def mark_figure(
-    title: str,
-    note: str,
-    marks: list[Mark],
-    form: Form = number,
-    *,
-    kind: str = "dot",
-    unit: tuple[float, str] = (1.0, ""),
-    domain: Domain | None = None,
-    target: float | None = None,
-    middle: float | None = None,
-) -> str:
-    """A row for each mark, a `dot` or a `bar`; nothing where no value is known.
-
-    Dots are pale whose interval does not lie above the `middle`.
+    Of pairs, those are pale whose interval does not lie above the reference.
     """
-    values = [mark.at.value for mark in marks if mark.at.value is not None]
+    found = [(row, column.value(row)) for row in rows] if column.note else []
+    values = [one.value for _, one in found if one.value is not None]
     if not values:
         return ""
-    values += [one for one in (target, middle) if one is not None]
-    edges = [end for mark in marks for end in (mark.at.low, mark.at.high) if end is not None]
-    if kind == "bar":
+    line = column.reference
+    edges = [end for _, one in found for end in (one.low, one.high) if end is not None]
+    if column.drawn == "bar":
         domain = 0.0, _reach([0.0, *values], edges, 0.6)[1]
-    domain = domain or _reach(values, edges, 1.0)
-    scale = _axis(domain, unit)
-    scale += "" if target is None else _reference(domain, target, f"target {number(target)}")
-    scale += "" if middle is None else _reference(domain, middle)
-    rows = []
-    for mark in marks:
-        pale = middle is not None and (mark.at.low is None or mark.at.low <= middle)
-        rest = ends(mark.at, form) if mark.rest is None else mark.rest
-        value = f"<b>{form(mark.at.value)}</b> <small>{rest}</small>"
-        rows.append(_row(mark.name, mark.groups, _marked(mark.at, kind, domain), value, pale))
-    return figure(title, note, _rows(scale, rows))
+    elif column.form is percent:
+        domain = 0.0, 1.0
+    else:
+        domain = _reach([*values, *(line or ())[:1]], edges, 1.0)
+    scale = _axis(domain, column.form) + (_reference(domain, *line) if line else "")
+    sign = 1 if column.least else -1
+    found.sort(key=lambda one: (one[1].value is None, sign * (one[1].value or 0.0)))
+    made = []
+    for row, one in found:
+        pale = isinstance(row, Pair) and line and (one.low is None or one.low <= line[0])
+        value = f"<b>{column.form(one.value)}</b> <small>{ends(one, column.form)}</small>"
+        made.append(_row(row, _marked(one, column.drawn, domain), value, " faint" if pale else ""))
+    return _figure(column.head, column.note, _rows(scale, made))
 
 
 def _rows(scale: str, rows: Iterable[str]) -> str:
     return f'<div class="plot rows"><div class="scale">{scale}</div>{"".join(rows)}</div>'
 
 
-def _row(
-    name: str, groups: tuple[GroupRow, ...], track: str, value: str = "", pale: bool = False
-) -> str:
+def _row(row: GroupRow | Pair, track: str, value: str = "", kind: str = "") -> str:
     return (
-        f"<div {tinted(*groups, kind='row faint' if pale else 'row')}>"
-        f'<span class="name">{text(name)}</span><span class="track">{track}</span>'
-        f'<span class="value">{value}</span></div>'
+        f'<div {tinted(row, f"row{kind}")}><span class="name">{text(row.name)}</span>'
+        f'<span class="track">{track}</span><span class="value">{value}</span></div>'
     )
 
 
@@ -206,13 +183,10 @@ def phase_figure(rows: list[GroupRow]) -> str:
     used = [name for name in PHASES if any(row.phases[name] >= 0.005 for row in known)]
     if not used:
         return ""
-    tracks = [
-        _row(row.name, (row,), "".join(_part(name, row.phases[name]) for name in used))
-        for row in known
-    ]
+    tracks = [_row(row, "".join(_part(name, row.phases[name]) for name in used)) for row in known]
     key = "".join(f"<li>{_part(name)}{PHASE_NAMES[name]}</li>" for name in used)
-    chart = _rows(_axis((0.0, 1.0), PERCENT), tracks) + f'<ul class="key">{key}</ul>'
-    return figure("Where the time goes", "Shares of an iteration.", chart)
+    chart = _rows(_axis((0.0, 1.0), percent), tracks) + f'<ul class="key">{key}</ul>'
+    return _figure("Where the time goes", "Shares of an iteration.", chart)
 
 
 def _part(phase: str, share: float = 0.0) -> str:

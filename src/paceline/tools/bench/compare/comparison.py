@@ -116,6 +116,10 @@ class Pair:
     pairing: str
 
     @property
+    def name(self) -> str:
+        return f"{self.better.name} over {self.worse.name}"
+
+    @property
     def clear(self) -> bool:
         """Whether chance alone would hardly do this."""
         return self.p_adjusted < 0.05

@@ -4,68 +4,34 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.resources import files
-from operator import attrgetter
 from typing import Any
 
 from ....config.text import several
-from .charts import DASHES, PERCENT, Mark, curve_figure, mark_figure, phase_figure, text, tinted
-from .comparison import Comparison, GroupRow, Pair, ranked, shown_pairs
-from .format import duration, ends, number, percent, probability, time_unit
+from .charts import DASHES, curve_figure, mark_figure, phase_figure, text, tinted
+from .comparison import Comparison, GroupRow, RunRow, ranked, shown_pairs
+from .format import ends
 from .statistics import Estimate
-from .text import STATISTICS, Column, group_columns, reached, says
+from .tables import PAIRS, RUNS, Column, group_columns
+from .text import STATISTICS
 
 MOST_PAIRS = 10
 """Of more than these, the table is not unfolded on paper."""
 MOST_STICKY = 12
 """Groups of which the legend stays in view."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-RUNS = [
-    Column("run", lambda run: run.name, words=True),
-    Column("seed", lambda run: run.seed, str),
-    Column("state", lambda run: run.state + ("" if run.counted else ", not counted"), words=True),
-    Column("score", lambda run: run.score),
-    Column("evaluation", lambda run: run.evaluation),
-    Column("steps/s", lambda run: run.fps),
-    Column("time", lambda run: run.time, duration),
-    Column("steps", lambda run: run.steps),
-    Column("time to target", lambda run: run.time_to, duration, least=True),
-    Column("steps to target", lambda run: run.steps_to, least=True),
-]
-PAIRS = [
-    Column("better", lambda pair: pair.better.name, words=True),
-    Column("worse", lambda pair: pair.worse.name, words=True),
-    Column("difference", lambda pair: pair.difference),
-    Column("p", lambda pair: pair.p, probability, least=True),
-    Column("p, adjusted", lambda pair: pair.p_adjusted, probability, least=True),
-    Column("P(better)", lambda pair: pair.improvement, percent),
-    Column("pairing", lambda pair: pair.pairing, words=True),
-    Column("what that says", says, words=True),
-]
 
 
 def page(made: Comparison) -> str:
     """The whole page. It asks for nothing from anywhere, and names in it are never markup."""
     failed = [f"<strong>{text(one.name)}</strong> {text(one.cause)}" for one in made.failed]
-    curves = [
-        curve_figure(made, "time", "Return over time"),
-        curve_figure(made, "steps", "Return over steps"),
-    ]
-    by_speed = _sorted(made.rows, "fps")
-    throughput = "Environment steps per second."
-    speed = [
-        mark_figure("Throughput", throughput, _marks(by_speed, "fps"), kind="bar"),
-        phase_figure(by_speed),
-    ]
-    columns = group_columns(made)
-    results = _table(
-        "Groups of runs; below each value its 95 % interval",
-        columns,
-        ranked(made.rows),
-        lambda row: tinted(row),
-        sorted_by="score",
-    )
+    columns, rows = group_columns(made), ranked(made.rows)
+    pairs = shown_pairs(made.rows, made.pairs)
+    curves = curve_figure(made, "time", "Return over time")
+    curves += curve_figure(made, "steps", "Return over steps")
+    marks = "".join(mark_figure(column, rows) for column in columns) + phase_figure(rows)
+    table = _table("Groups of runs; below each value its 95 % interval", columns, rows, "score")
     body = [
         f'<header><h1>{text(made.title)}</h1><p class="subtitle">{text(made.subtitle)}</p>',
         _list("verdict", map(text, made.verdict)),
@@ -74,12 +40,18 @@ def page(made: Comparison) -> str:
         "</header>",
         _section("Learning", curves),
         _legend(made.rows),
-        _section("Outcome", _outcome(made)),
-        _section("Speed", speed),
-        _comparisons(shown_pairs(made.rows, made.pairs)),
-        _section("Results", [], results),
-        _section("Runs", [], "".join(map(_runs, made.rows))),
-        _section("How this was made", [], _about(made)),
+        _section("Results", marks, table),
+    ]
+    if pairs:
+        title = f"All comparisons: {len(pairs)}"
+        marks = "".join(mark_figure(column, pairs) for column in PAIRS)
+        kind = 'class="bulky"' if len(pairs) > MOST_PAIRS else ""
+        body.append(
+            _section("Comparisons", marks, _folded(title, _table(title, PAIRS, pairs), kind))
+        )
+    body += [
+        _section("Runs", "", "".join(map(_runs, made.rows))),
+        _section("How this was made", "", _about(made)),
     ]
     content = "\n".join(part for part in body if part)
     return f"""<!doctype html>
@@ -117,9 +89,8 @@ def _list(kind: str, items: Iterable[str]) -> str:
     return f'<ul class="{kind}">{found}</ul>' if found else ""
 
 
-def _section(title: str, figures: list[str], more: str = "") -> str:
-    found = "".join(figures)
-    grid = f'<div class="grid">{found}</div>' if found else ""
+def _section(title: str, figures: str, more: str = "") -> str:
+    grid = f'<div class="grid">{figures}</div>' if figures else ""
     key = title.split()[0].lower()
     return f'<section id="{key}"><h2>{title}</h2>{grid}{more}</section>' if grid or more else ""
 
@@ -128,7 +99,7 @@ def _swatch(row: GroupRow) -> str:
     line = (
         f'<line x1="2" x2="24" y1="5" y2="5" class="line" stroke-dasharray="{DASHES[row.dash]}"/>'
     )
-    return f'<svg viewBox="0 0 26 10" aria-hidden="true" {tinted(row, kind="swatch")}>{line}</svg>'
+    return f'<svg viewBox="0 0 26 10" aria-hidden="true" {tinted(row, "swatch")}>{line}</svg>'
 
 
 def _legend(rows: list[GroupRow]) -> str:
@@ -147,117 +118,48 @@ def _legend(rows: list[GroupRow]) -> str:
     return f'<div id="legend" class="{kind}"><div {group}>{"".join(buttons)}</div></div>'
 
 
-def _sorted(rows: list[GroupRow], name: str) -> list[GroupRow]:
-    """The greatest first; what is not known last."""
-    value = attrgetter(f"{name}.value")
-    return sorted(rows, key=lambda row: (value(row) is None, -(value(row) or 0.0)))
-
-
-def _marks(rows: list[GroupRow], name: str) -> list[Mark]:
-    return [Mark(row.name, (row,), getattr(row, name)) for row in rows]
-
-
-def _outcome(made: Comparison) -> list[str]:
-    rows, target = made.rows, made.target
-    scores = "Mean return of the last 100 episodes: interquartile mean with its 95 % interval."
-    evaluations = "The same, of the evaluation at the end."
-    found = [
-        mark_figure("Score", scores, _marks(ranked(rows), "score"), target=target),
-        mark_figure(
-            "Evaluation",
-            evaluations,
-            _marks(_sorted(rows, "evaluation"), "evaluation"),
-            target=target,
-        ),
-    ]
-    note = f"Until a return of {number(target)}, {made.target_source}; and how many runs got there."
-    size, unit = time_unit(max(row.time_to.value or 0.0 for row in rows))
-    for what, form, axis in (("time", duration, (size, f" {unit}")), ("steps", number, (1.0, ""))):
-        value = attrgetter(f"{what}_to.value")
-        order = sorted(rows, key=lambda row: (-row.reached / (row.count or 1), value(row) or 0.0))
-        marks = [Mark(row.name, (row,), getattr(row, f"{what}_to"), reached(row)) for row in order]
-        title = f"{what.capitalize()} to the target"
-        found.append(mark_figure(title, note, marks, form, kind="bar", unit=axis))
-    return found
-
-
-def _comparisons(pairs: list[Pair]) -> str:
-    """Every pair as marks, and in a table that can be unfolded."""
-
-    def marks(name: str) -> list[Mark]:
-        return [
-            Mark(f"{pair.better.name} over {pair.worse.name}", groups_of(pair), getattr(pair, name))
-            for pair in pairs
-        ]
-
-    def groups_of(pair: Pair) -> tuple[GroupRow, GroupRow]:
-        return pair.better, pair.worse
-
-    if not pairs:
-        return ""
-    gap = "Score of the better group less that of the other; pale unless surely above 0."
-    chance = "That a run of it scores more than one of the other; pale unless surely above 50 %."
-    figures = [
-        mark_figure("Difference of scores", gap, marks("difference"), middle=0.0),
-        mark_figure(
-            "Probability of improvement",
-            chance,
-            marks("improvement"),
-            percent,
-            unit=PERCENT,
-            domain=(0.0, 1.0),
-            middle=0.5,
-        ),
-    ]
-    title = f"All comparisons: {len(pairs)}"
-    table = _table(title, PAIRS, pairs, lambda pair: tinted(pair.better, pair.worse))
-    kind = "bulky" if len(pairs) > MOST_PAIRS else ""
-    folded = f'<details class="{kind}"><summary>{title}</summary>{table}</details>'
-    return _section("Comparisons", figures, folded)
+def _folded(summary: str, content: str, attributes: str) -> str:
+    return f"<details {attributes}><summary>{summary}</summary>{content}</details>"
 
 
 def _runs(row: GroupRow) -> str:
     """The runs of a group, to be unfolded."""
     less = f", {row.count} counted" if row.count < len(row.runs) else ""
-    says = f"{several(len(row.runs), 'run')}{less}"
-    name = f"{_swatch(row)}<span>{text(row.name)}</span><small>{says}</small>"
+    counts = f"<small>{several(len(row.runs), 'run')}{less}</small>"
     columns = [column for column in RUNS if column.known(row.runs)]
-    table = _table(
-        f"Runs of {row.name}",
-        columns,
-        row.runs,
-        lambda run: "" if run.counted else 'class="faint"',
-    )
-    return f"<details {tinted(row)}><summary>{name}</summary>{table}</details>"
+    table = _table(f"Runs of {row.name}", columns, row.runs)
+    return _folded(f"{_swatch(row)}<span>{text(row.name)}</span>{counts}", table, tinted(row))
 
 
-def _table(
-    caption: str,
-    columns: list[Column],
-    rows: list[Any],
-    attributes: Callable[[Any], str],
-    sorted_by: str = "",
-) -> str:
-    """A table that can be sorted by any column."""
+def _table(caption: str, columns: list[Column], rows: list[Any], sorted_by: str = "") -> str:
+    """A table that can be sorted by any column; by one it is already."""
     order = {sorted_by: 'aria-sort="descending"'}
     heads = "".join(
-        f'<th scope="col" class="{_kind(column)}" {order.get(column.head, "")}>'
+        f'<th scope="col" class="{_kind(column, rows[0])}" {order.get(column.head, "")}>'
         f'<button type="button">{text(column.head)}</button></th>'
         for column in columns
     )
-    lines = [
-        f"<tr {attributes(row)}>{''.join(_cell(column, row) for column in columns)}</tr>"
+    lines = "".join(
+        f"<tr {_attributes(row)}>{''.join(_cell(column, row) for column in columns)}</tr>"
         for row in rows
-    ]
+    )
     label = f'tabindex="0" role="region" aria-label="{text(caption)}"'
     return (
         f'<div class="scroll" {label}><table><caption>{text(caption)}</caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
     )
 
 
-def _kind(column: Column) -> str:
-    return "words" if column.words else "number least" if column.least else "number"
+def _attributes(row: Any) -> str:
+    if isinstance(row, RunRow):
+        return "" if row.counted else 'class="faint"'
+    return tinted(row)
+
+
+def _kind(column: Column, row: Any) -> str:
+    if isinstance(column.value(row), str):
+        return "words"
+    return "number least" if column.least else "number"
 
 
 def _cell(column: Column, row: Any) -> str:
@@ -265,11 +167,11 @@ def _cell(column: Column, row: Any) -> str:
     found = column.value(row)
     if isinstance(found, str):
         swatch = _swatch(row) if column.head == "group" else ""
-        return f'<td class="{_kind(column)}">{swatch}{text(found)}</td>'
+        return f"<td>{swatch}{text(found)}</td>"
     one = found if isinstance(found, Estimate) else Estimate(found)
-    value = "" if one.value is None else f' data-value="{one.value:.9g}"'
+    value = "" if one.value is None else f'data-value="{one.value:.9g}"'
     says = f"{column.form(one.value)}<small>{ends(one, column.form)}</small>"
-    return f'<td class="{_kind(column)}"{value}>{says}</td>'
+    return f'<td class="number" {value}>{says}</td>'
 
 
 def _about(made: Comparison) -> str:

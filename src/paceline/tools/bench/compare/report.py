@@ -8,10 +8,12 @@ from pathlib import Path
 from ....errors import BadInput
 from ....storage.files import replace_file
 from ..tables import as_csv
-from .comparison import Comparison
+from .comparison import Comparison, shown_pairs
+from .format import number
 from .page import page
 from .plot import draw
-from .text import STATISTICS, group_values, report, run_values
+from .tables import group_table, group_values, run_values
+from .text import STATISTICS, says_in_full
 
 OURS = (
     "comparison.png",
@@ -24,7 +26,7 @@ OURS = (
 
 def write(made: Comparison, folder: Path) -> None:
     """The files, all or none of them, and the report on standard output."""
-    said = report(made)
+    said = _report(made)
     files = {
         "comparison.csv": as_csv([group_values(row) for row in made.rows]),
         "comparison_runs.csv": as_csv(run_values(made.rows)),
@@ -42,3 +44,17 @@ def write(made: Comparison, folder: Path) -> None:
     except OSError as error:
         raise BadInput(f"--output-dir {folder} can't be written: {error.strerror}") from None
     print(f"{said}\n{folder / 'report.html'}\n{folder / 'comparison.png'}")
+
+
+def _report(made: Comparison) -> str:
+    """What is printed."""
+    parts = [f"{made.title}\n{made.subtitle}", "\n".join(made.verdict), group_table(made)]
+    if made.target is not None:
+        parts.append(f"{number(made.target)} is {made.target_source}.")
+    if made.failed:
+        parts.append("\n".join(f"{each.name}: {each.cause}" for each in made.failed))
+    if pairs := shown_pairs(made.rows, made.pairs):
+        parts.append("\n".join(["Pair by pair", *map(says_in_full, pairs)]))
+    if made.notes:
+        parts.append("\n".join(["To be known", *made.notes]))
+    return "\n\n".join(parts) + "\n"

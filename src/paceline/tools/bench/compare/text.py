@@ -1,16 +1,11 @@
-"""What a comparison says in words and numbers: sentences, columns of tables, rows of CSV."""
+"""What a comparison says in sentences: the verdict, pair by pair, how it was made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
-
 from ....config.text import several
-from ..tables import text_table
-from .comparison import Comparison, GroupRow, Pair, Point, best_of, ranked, shown_pairs
-from .format import Form, duration, few_of, interval, number, with_unit
-from .statistics import RESAMPLES, Estimate, fewest_runs
+from .comparison import GroupRow, Pair, Point, best_of
+from .format import duration, few_of, interval, number
+from .statistics import RESAMPLES, fewest_runs
 
 STATISTICS = (
     "Score: mean return of the last 100 episodes of training, at the end of the budget (or at "
@@ -29,98 +24,9 @@ STATISTICS = (
 )
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table, in the terminal and on the page."""
-
-    head: str
-    value: Callable[[Any], Any]
-    """of a row: text, a number, an Estimate, or None where it is not known"""
-    form: Form = number
-    words: bool = False
-    least: bool = False
-    """small is good, and so comes first when the page's reader sorts by it"""
-
-    def known(self, rows: list[Any]) -> bool:
-        found = [self.value(row) for row in rows]
-        return any(one is not None and one != Estimate(None) for one in found)
-
-
-def group_columns(made: Comparison) -> list[Column]:
-    """Of the table of groups; without those of which nothing is known."""
-    target = number(made.target)
-    columns = [
-        Column("group", lambda row: row.name, words=True),
-        Column("runs", lambda row: row.count),
-        Column("score", lambda row: row.score),
-        Column("evaluation", lambda row: row.evaluation),
-        Column("steps/s", lambda row: row.fps),
-        Column(f"time to {target}", lambda row: row.time_to, duration, least=True),
-        Column(f"steps to {target}", lambda row: row.steps_to, least=True),
-        Column("reached", lambda row: reached(row) if made.target is not None else None),
-        Column("memory", lambda row: row.memory_mb, with_unit("MB"), least=True),
-        Column("CPU", lambda row: row.cpu_percent, with_unit("%"), least=True),
-        Column("start-up", lambda row: row.startup, duration, least=True),
-    ]
-    return [column for column in columns if column.known(made.rows)]
-
-
-def reached(row: GroupRow) -> str:
-    return f"{row.reached} of {row.count}"
-
-
-def table(made: Comparison) -> str:
-    """One line for each group, best first."""
-    columns = group_columns(made)
-    lines = [["", *(column.head for column in columns[1:])]]
-    lines += [[_cell(column, row) for column in columns] for row in ranked(made.rows)]
-    return text_table(lines, left=1)
-
-
-def _cell(column: Column, row: GroupRow) -> str:
-    value = column.value(row)
-    if isinstance(value, Estimate):
-        return interval(value, column.form)
-    return value if isinstance(value, str) else column.form(value)
-
-
-def report(made: Comparison) -> str:
-    """What is printed."""
-    parts = [f"{made.title}\n{made.subtitle}", "\n".join(made.verdict), table(made)]
-    if made.target is not None:
-        parts.append(f"{number(made.target)} is {made.target_source}.")
-    if made.failed:
-        parts.append("\n".join(f"{each.name}: {each.cause}" for each in made.failed))
-    if pairs := shown_pairs(made.rows, made.pairs):
-        parts.append("\n".join(["Pair by pair", *map(_in_full, pairs)]))
-    if made.notes:
-        parts.append("\n".join(["To be known", *made.notes]))
-    return "\n\n".join(parts) + "\n"
-
-
-def group_values(row: GroupRow) -> dict[str, Any]:
-    """A row of comparison.csv."""
-    out: dict[str, Any] = {}
-    for name, value in vars(row).items():
-        if isinstance(value, Estimate):
-            out |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-        elif name == "phases":
-            out |= {f"share_{phase}": share for phase, share in value.items()}
-        elif name not in ("key", "colour", "dash", "curves", "runs", "scores"):
-            out[name] = value
-    return out
-
-
-def run_values(rows: list[GroupRow]) -> list[dict[str, Any]]:
-    """Rows of comparison_runs.csv; metrics of the last report stand behind the rest."""
-    values = []
-    for own in (asdict(run) for row in rows for run in row.runs):
-        metrics = own.pop("metrics")
-        values.append(own | metrics | own)  # a metric of the same name does not count
-    return values
-
-
-def verdict(rows: list[GroupRow], pairs: list[Pair], point: Point, target: Any) -> list[str]:
+def verdict(
+    rows: list[GroupRow], pairs: list[Pair], point: Point, target: float | None
+) -> list[str]:
     """What a reader should take away."""
     best = best_of(rows)
     if best is None:
@@ -181,7 +87,7 @@ def says(pair: Pair) -> str:
     return f"{better} and {worse} can't be told apart: a difference of {by} may be chance."
 
 
-def _in_full(pair: Pair) -> str:
+def says_in_full(pair: Pair) -> str:
     """The sentence, the chance that goes with it, and whether runs of one seed were paired."""
     return f"{says(pair)} P(better) {interval(pair.improvement)}, {pair.pairing}."
 

@@ -1,0 +1,138 @@
+"""The tables of a comparison: their columns, for the terminal, the page and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..tables import text_table
+from .comparison import Comparison, GroupRow, ranked
+from .format import Form, duration, interval, number, percent, probability, with_unit
+from .statistics import Estimate
+from .text import says
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; with a `note`, the page also draws it."""
+
+    head: str
+    value: Callable[[Any], Any]
+    """of a row: text, a number, an Estimate, or None where it is not known"""
+    form: Form = number
+    least: bool = False
+    """small is good"""
+    note: str = ""
+    """what is said above the drawing"""
+    drawn: str = "bar"
+    """`bar` or `dot`"""
+    reference: tuple[float, str] | None = None
+    """a line in the drawing, and its text"""
+
+    def known(self, rows: list[Any]) -> bool:
+        return any(self.value(row) not in (None, Estimate(None)) for row in rows)
+
+
+def group_columns(made: Comparison) -> list[Column]:
+    """Of the table of groups; without those of which nothing is known."""
+    target = number(made.target)
+    scale: Any = {"drawn": "dot"}
+    if made.target is not None:
+        scale["reference"] = made.target, f"target {target}"
+    scores = "Mean return of the last 100 episodes: interquartile mean with its 95 % interval."
+    evaluations = "The same, of the evaluation at the end."
+    source = f"{target} is {made.target_source}. Of groups of which some runs never came there, "
+    source += "the median is told."
+    columns = [
+        Column("group", lambda row: row.name),
+        Column("runs", lambda row: row.count),
+        Column("score", lambda row: row.score, note=scores, **scale),
+        Column("evaluation", lambda row: row.evaluation, note=evaluations, **scale),
+        Column(f"time to {target}", lambda row: row.time_to, duration, True, source),
+        Column(f"steps to {target}", lambda row: row.steps_to, number, True, source),
+        Column("reached", lambda row: _reached(row) if made.target is not None else None),
+        Column("steps/s", lambda row: row.fps, note="Environment steps per second."),
+        Column("memory", lambda row: row.memory_mb, with_unit("MB"), least=True),
+        Column("CPU", lambda row: row.cpu_percent, with_unit("%"), least=True),
+        Column("start-up", lambda row: row.startup, duration, least=True),
+    ]
+    return [column for column in columns if column.known(made.rows)]
+
+
+def _reached(row: GroupRow) -> str:
+    return f"{row.reached} of {row.count}"
+
+
+RUNS = [
+    Column("run", lambda run: run.name),
+    Column("seed", lambda run: run.seed, str),
+    Column("state", lambda run: run.state + ("" if run.counted else ", not counted")),
+    Column("score", lambda run: run.score),
+    Column("evaluation", lambda run: run.evaluation),
+    Column("time", lambda run: run.time, duration),
+    Column("steps", lambda run: run.steps),
+    Column("time to target", lambda run: run.time_to, duration, least=True),
+    Column("steps to target", lambda run: run.steps_to, least=True),
+    Column("steps/s", lambda run: run.fps),
+]
+PAIRS = [
+    Column("better", lambda pair: pair.better.name),
+    Column("worse", lambda pair: pair.worse.name),
+    Column(
+        "difference",
+        lambda pair: pair.difference,
+        note="Score of the better group less that of the other; pale unless surely above 0.",
+        drawn="dot",
+        reference=(0.0, ""),
+    ),
+    Column(
+        "P(better)",
+        lambda pair: pair.improvement,
+        percent,
+        note="That a run of the better group scores more; pale unless surely above 50 %.",
+        drawn="dot",
+        reference=(0.5, ""),
+    ),
+    Column("p", lambda pair: pair.p, probability, least=True),
+    Column("p, adjusted", lambda pair: pair.p_adjusted, probability, least=True),
+    Column("pairing", lambda pair: pair.pairing),
+    Column("what that says", says),
+]
+
+
+def group_table(made: Comparison) -> str:
+    """For the terminal: one line for each group, best first."""
+    columns = group_columns(made)
+    lines = [["", *(column.head for column in columns[1:])]]
+    lines += [[_cell(column, row) for column in columns] for row in ranked(made.rows)]
+    return text_table(lines, left=1)
+
+
+def _cell(column: Column, row: GroupRow) -> str:
+    value = column.value(row)
+    if isinstance(value, Estimate):
+        return interval(value, column.form)
+    return value if isinstance(value, str) else column.form(value)
+
+
+def group_values(row: GroupRow) -> dict[str, Any]:
+    """A row of comparison.csv."""
+    out: dict[str, Any] = {}
+    for name, value in vars(row).items():
+        if isinstance(value, Estimate):
+            out |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        elif name == "phases":
+            out |= {f"share_{phase}": share for phase, share in value.items()}
+        elif name not in ("key", "colour", "dash", "curves", "runs", "scores"):
+            out[name] = value
+    return out
+
+
+def run_values(rows: list[GroupRow]) -> list[dict[str, Any]]:
+    """Rows of comparison_runs.csv; metrics of the last report stand behind the rest."""
+    values = []
+    for own in (asdict(run) for row in rows for run in row.runs):
+        metrics = own.pop("metrics")
+        values.append(own | metrics | own)  # a metric of the same name does not count
+    return values
