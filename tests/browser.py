@@ -5,7 +5,6 @@ It writes down what it was not asked for: messages on the console, exceptions, a
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -22,12 +21,17 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 WITHIN = 20.0
 """Seconds that any one answer may take."""
 FLAGS = (
-    *("--headless=new", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars"),
-    *("--no-first-run", "--no-default-browser-check", "--disable-extensions", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-breakpad"),
-    *("--disable-dev-shm-usage", "--mute-audio", "--password-store=basic", "--use-mock-keychain"),
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--hide-scrollbars",
     # One process draws all pages, so that no test finds one that another has started.
-    *("--renderer-process-limit=1", "--disable-features=SpareRendererForSitePerProcess"),
+    "--renderer-process-limit=1",
+    "--disable-features=SpareRendererForSitePerProcess",
 )
 KEYS = {"Enter": ("Enter", 13, "\r"), " ": ("Space", 32, " "), "ArrowLeft": ("ArrowLeft", 37, "")}
 
@@ -112,12 +116,11 @@ class Browser:
 
     def place(self, selector):
         """Scroll to an element; left, top, width and height of it in the window."""
-        found = self.js(
+        return self.js(
             f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
             "one.scrollIntoView({block: 'center'}); const box = one.getBoundingClientRect();"
             "return [box.left, box.top, box.width, box.height]; })()"
         )
-        return tuple(found)
 
     def click(self, selector):
         left, top, width, height = self.place(selector)
@@ -132,18 +135,6 @@ class Browser:
         given = {"key": key, "code": code, "windowsVirtualKeyCode": number}
         self._call("Input.dispatchKeyEvent", type="keyDown", **given, text=text)
         self._call("Input.dispatchKeyEvent", type="keyUp", **given)
-
-    def screenshot(self, path, whole=True):
-        given = {"format": "png", "captureBeyondViewport": whole}
-        if whole:
-            size = self._call("Page.getLayoutMetrics")["cssContentSize"]
-            given["clip"] = {**size, "x": 0, "y": 0, "scale": 1}
-        taken = self._call("Page.captureScreenshot", **given)
-        Path(path).write_bytes(base64.b64decode(taken["data"]))
-
-    def pdf(self, path):
-        printed = self._call("Page.printToPDF", printBackground=True)
-        Path(path).write_bytes(base64.b64decode(printed["data"]))
 
     def _call(self, method, **params):
         self._sent += 1

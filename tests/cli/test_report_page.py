@@ -98,7 +98,7 @@ WRONG = """(() => {
   const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5
     && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
   for (const plot of document.querySelectorAll(".plot")) {
-    const texts = [...plot.querySelectorAll("b, small, .name, .part, .unit")]
+    const texts = [...plot.querySelectorAll("b, small, .name, .part")]
       .filter((one) => one.textContent && one.getClientRects().length);
     const boxes = texts.map((one) => one.getBoundingClientRect());
     texts.forEach((one, place) => {

@@ -110,7 +110,7 @@ def curve_figure(made: Comparison, axis: str, title: str) -> str:
         f'data-x="0 {end / size:.6g}" data-y="{y[0]:.6g} {y[1]:.6g}" data-unit="{unit}">'
         f"{_axis(y, kind='y')}{_axis(x, duration if axis == 'time' else number)}"
         f'<svg viewBox="0 0 100 100" preserveAspectRatio="none">{"".join(bands + lines)}</svg>'
-        f'{found}<p class="unit">{"wall-clock time" if axis == "time" else "environment steps"}</p></div>'
+        f"{found}</div>"
     )
     note = f"{made.point.text} each. " + ("Bands are 95 % intervals." if bands else "")
     return _figure(title, note, chart)
