@@ -16,9 +16,9 @@ from paceline.errors import BadInput
 from paceline.tools.check import episodes, seeding
 from paceline.tools.check.compare import brief, first_difference, identical
 from paceline.tools.check.ends import shows_time
-from paceline.tools.check.environment import EnvFactory, Request, StepResult
+from paceline.tools.check.environment import CheckedEnv, EnvFactory, Request, StepResult
 from paceline.tools.check.examine import examine
-from paceline.tools.check.player import RandomActions, action_mask, random_actions
+from paceline.tools.check.player import Player, action_mask, random_actions
 from paceline.tools.check.report import heading
 from paceline.tools.check.rules import RULES
 from paceline.tools.check.seeding import generator_states, touched_generators
@@ -370,9 +370,10 @@ def test_values_are_shown_briefly():
 @pytest.mark.parametrize("name", ["discrete", "multidiscrete", "multibinary", "box", "number"])
 def test_every_action_that_is_tried_is_in_its_space(name):
     space = ACTIONS[name]
-    actions = RandomActions(Anything(OBSERVATIONS["box"], space), action_spec(space), 0)
-    tried = [actions.sample(StepResult(None, {})) for _ in range(50)]
-    tried += [action for _, action in actions.extremes()]
+    factory = EnvFactory(Request(env_id=lambda: Anything(OBSERVATIONS["box"], space)))
+    player = Player(CheckedEnv(factory), action_spec(space), 0)
+    tried = [player.random_action(StepResult(None, {})) for _ in range(50)]
+    tried += player.extreme_actions().values()
     assert len(tried) >= 52
     for action in tried:
         assert space.contains(action), action

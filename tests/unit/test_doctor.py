@@ -366,23 +366,6 @@ def test_a_version_outside_its_bounds_is_a_problem(changed, wrong, install):
     assert wrong in finding.facts["wrong"] and install in finding.facts["install"]
 
 
-@pytest.mark.parametrize(
-    ("version", "bounds", "met"),
-    [
-        ("2.10", ">=2.9", True),
-        ("2.9", ">=2.10", False),
-        ("2.10.0", ">=2.10", True),
-        ("2.10", ">=2.10.0", True),
-        ("2.0.0a1", "<2", False),
-        ("1.9", ">=1.2, <2", True),
-        ("1.0", "", True),
-        ("1.0", "!=1.0", True),  # not judged
-    ],
-)
-def test_releases_are_compared_as_numbers(version, bounds, met):
-    assert software.meets(version, bounds) is met
-
-
 def test_a_folder_of_that_name_is_not_taken_for_a_package(tmp_path, monkeypatch):
     (tmp_path / "a_folder_of_runs").mkdir()
     (tmp_path / "a_package").mkdir()

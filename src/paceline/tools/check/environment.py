@@ -237,4 +237,4 @@ def describe_type(value: Any) -> str:
         return f"a tuple of {len(value)}"
     if hasattr(value, "shape"):
         return f"an array of shape {tuple(value.shape)}"
-    return "None" if value is None else f"a value of type {type(value).__name__}"
+    return f"a value of type {type(value).__name__}"

@@ -18,9 +18,10 @@ from .compare import digest, flat_numbers
 from .ends import about_ends
 from .environment import CallFailed, CheckedEnv, EnvFactory
 from .episodes import PlayStats, play_randomly
-from .player import Player, RandomActions, action_mask, ends
+from .player import Player, action_mask, ends
 from .rules import found
 from .seeding import about_seeding, make_reference
+from .speed import Measured
 from .values import brief_space
 
 BLOCKING = ("make", "reset", "step", "observation", "reward", "mask")
@@ -31,8 +32,8 @@ STEPS_EACH = 5
 
 
 @dataclass
-class Examined:
-    """What an examination has led to, beside findings."""
+class Outcome:
+    """What an examination or a measurement has led to, beside findings."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     """spaces, time limit, and how much was played"""
@@ -41,31 +42,32 @@ class Examined:
     """of the reference that another process should see too; 0 where not even this one did"""
     digest: str = ""
     """of those results"""
+    measured: Measured | None = None
 
 
 def examine(
     factory: EnvFactory, log: FindingLog, progress: Callable[[str], Any] = lambda _: None
-) -> Examined:
+) -> Outcome:
     """Findings go to the log as they are made."""
-    examined, seconds = Examined(), factory.request.seconds
+    outcome, seconds = Outcome(), factory.request.seconds
     progress("making it")
     try:
-        spec = _try_once(factory, log, examined)
+        spec = _try_once(factory, log, outcome)
     except CallFailed as failed:
         log.add(failed.finding)
-        return examined
+        return outcome
     progress("playing at random")
     stats = play_randomly(factory, spec, log, seconds)
-    examined.facts |= {"steps": stats.steps, "episodes": len(stats.ended)}
+    outcome.facts |= {"steps": stats.steps, "episodes": len(stats.ended)}
     if not log.findings:
         log.add(found("observation-ok", results=stats.results))
     if not factory.single:
         log.add(found("make-batch"))
     log.add(*about_bounds(spec))
     checks: dict[str, Callable[[], None]] = {
-        "comparing seeds": lambda: _compare_seeds(factory, spec, log, examined),
+        "comparing seeds": lambda: _compare_seeds(factory, spec, log, outcome),
         "trying actions at their bounds": lambda: try_bounds(factory, spec, seconds / 4, log),
-        "looking at ends": lambda: _look_at_ends(factory, spec, log, stats, examined),
+        "looking at ends": lambda: _look_at_ends(factory, spec, log, stats, outcome),
     }
     for name, check in checks.items():
         progress(name)
@@ -77,16 +79,16 @@ def examine(
     if left and not log.has("risky", "step", "reset", "close"):
         names = sorted({process.name() for process in left})
         log.add(found("close-processes", count=len(left), names=listed(names)))
-    examined.measurable = not log.has("wrong", *BLOCKING)
-    return examined
+    outcome.measurable = not log.has("wrong", *BLOCKING)
+    return outcome
 
 
-def _try_once(factory: EnvFactory, log: FindingLog, examined: Examined) -> ActionSpec:
+def _try_once(factory: EnvFactory, log: FindingLog, outcome: Outcome) -> ActionSpec:
     """The spaces, one reset, one step and close(); what fails here makes the rest useless."""
     checked, seed = CheckedEnv(factory), factory.request.seed
     env = checked.env
     spaces = {n: getattr(env, n, None) for n in ("observation_space", "action_space")}
-    examined.facts |= {
+    outcome.facts |= {
         "observation": brief_space(spaces["observation_space"]),
         "action": brief_space(spaces["action_space"]),
         "time_limit": checked.time_limit,
@@ -108,22 +110,22 @@ def _try_once(factory: EnvFactory, log: FindingLog, examined: Examined) -> Actio
 
 
 def _compare_seeds(
-    factory: EnvFactory, spec: ActionSpec, log: FindingLog, examined: Examined
+    factory: EnvFactory, spec: ActionSpec, log: FindingLog, outcome: Outcome
 ) -> None:
     reference = make_reference(factory, spec, factory.request.seconds / 4)
     for finding in about_seeding(factory, spec, reference):  # which may fail in between
         log.add(finding)
     codes = {finding.code for finding in log.findings}
     if "seeding-inexact" not in codes and not log.has("risky", "seeding", "copies"):
-        examined.results, examined.digest = len(reference.records), digest(reference.records)
+        outcome.results, outcome.digest = len(reference.records), digest(reference.records)
 
 
 def _look_at_ends(
-    factory: EnvFactory, spec: ActionSpec, log: FindingLog, stats: PlayStats, examined: Examined
+    factory: EnvFactory, spec: ActionSpec, log: FindingLog, stats: PlayStats, outcome: Outcome
 ) -> None:
     if not stats.ended and log.has("risky", "step", "reset"):
         return  # it never got that far
-    limit, seconds = examined.facts["time_limit"], factory.request.seconds / 4
+    limit, seconds = outcome.facts["time_limit"], factory.request.seconds / 4
     log.add(*about_ends(stats, factory, spec, limit, seconds))
 
 
@@ -145,8 +147,8 @@ def try_bounds(factory: EnvFactory, spec: ActionSpec, seconds: float, log: Findi
     """A few steps with each extreme action; after a failure in a new instance."""
     until = time.monotonic() + seconds
     env = CheckedEnv(factory)
-    extremes = RandomActions(env.env, spec, 0).extremes()
-    for number, (name, action) in enumerate(extremes):
+    extremes = Player(env, spec, factory.request.seed).extreme_actions()
+    for number, (name, action) in enumerate(extremes.items()):
         if time.monotonic() > until and number > 1:
             break
         try:

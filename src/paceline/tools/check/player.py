@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,34 +32,6 @@ def random_actions(
     ends = np.cumsum(spec.choices)[:-1]
     chosen = np.stack([part.argmax(1) for part in np.split(scores, ends, 1)], 1)
     return chosen if spec.kind == "multi" else chosen[:, 0]
-
-
-class RandomActions:
-    """Actions for one environment, as a run would hand them over."""
-
-    def __init__(self, env: Any, spec: ActionSpec, seed: int) -> None:
-        self.spec = spec
-        self._adapt = ActionAdapter(spec, is_gymnasium_env(env.unwrapped))
-        self._generator = np.random.default_rng(seed)
-
-    def sample(self, result: StepResult) -> Any:
-        mask = action_mask(result, self.spec)
-        mask = None if mask is None else mask[None]
-        return self._adapt(random_actions(self._generator, self.spec, mask))[0]
-
-    def extremes(self) -> Iterator[tuple[str, Any]]:
-        """Actions at the ends of their space, with their names; all of a few choices."""
-        spec = self.spec
-        if spec.kind == "box":
-            ends = np.ones((1, spec.size), np.float32)
-            named = {"the lowest action": -ends, "the highest action": ends}
-        elif spec.kind == "discrete":
-            tried = sorted({*range(min(spec.size, MAX_TRIED)), spec.size - 1})
-            named = {f"action {index + spec.start}": np.array([index]) for index in tried}
-        else:
-            last = np.array([spec.sizes]) - 1
-            named = {"the first of every choice": 0 * last, "the last of every choice": last}
-        return ((name, self._adapt(action)[0]) for name, action in named.items())
 
 
 def given_mask(result: StepResult) -> Any:
@@ -96,8 +67,9 @@ class Player:
 
     def __init__(self, env: CheckedEnv, spec: ActionSpec, seed: int, actions: int = 0) -> None:
         """`actions` is the seed of the actions."""
-        self.env = env
-        self._actions = RandomActions(env.env, spec, actions)
+        self.env, self._spec = env, spec
+        self._adapt = ActionAdapter(spec, is_gymnasium_env(env.env.unwrapped))
+        self._generator = np.random.default_rng(actions)
         self._seed: int | None = seed
         self._last: StepResult | None = None
         self.changed_action = False
@@ -108,7 +80,7 @@ class Player:
             # A batch seeds its later episodes by itself.
             self._seed = (self._seed or 0) + NEXT_SEED if self.env.single else None
             return Played(True, self._last, False)
-        action = self._actions.sample(self._last)
+        action = self.random_action(self._last)
         given = copy.copy(action)
         result = self.env.step(action)
         self.changed_action = self.changed_action or not identical(given, action)
@@ -123,6 +95,26 @@ class Player:
 
     def records(self, number: int) -> list[Record]:
         return [self.record() for _ in range(number)]
+
+    def random_action(self, last: StepResult) -> Any:
+        """As a run would hand it over; none that the last result forbids."""
+        mask = action_mask(last, self._spec)
+        mask = None if mask is None else mask[None]
+        return self._adapt(random_actions(self._generator, self._spec, mask))[0]
+
+    def extreme_actions(self) -> dict[str, Any]:
+        """Actions at the ends of their space, by their names; all of a few choices."""
+        spec = self._spec
+        if spec.kind == "box":
+            ends = np.ones((1, spec.size), np.float32)
+            named = {"the lowest action": -ends, "the highest action": ends}
+        elif spec.kind == "discrete":
+            tried = sorted({*range(min(spec.size, MAX_TRIED)), spec.size - 1})
+            named = {f"action {index + spec.start}": np.array([index]) for index in tried}
+        else:
+            last = np.array([spec.sizes]) - 1
+            named = {"the first of every choice": 0 * last, "the last of every choice": last}
+        return {name: self._adapt(action)[0] for name, action in named.items()}
 
 
 def ends(result: StepResult) -> bool:

@@ -1,7 +1,7 @@
 """Jobs in a process of their own, where the environment lives: what it does to that process, such
 as a hang or a crash, becomes a finding.
 
-The process sends findings, texts that say what it is doing, and at last the result of its job.
+The process sends findings, texts that say what it is doing, and at last the outcome of its job.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ...processes.shared_memory import anonymous_file
 from ...processes.start import SINGLE_THREADED, start_python
 from ..findings import Finding, FindingLog
 from .environment import CALLS, CallFailed, CallHeartbeat, EnvFactory, Request
-from .examine import Examined, examine
+from .examine import Outcome, examine
 from .rules import found
 from .seeding import replay
-from .speed import Measured, measure
+from .speed import measure
 
 START_TIMEOUT = 60.0
 """Seconds allowed for imports, at least."""
@@ -42,52 +42,44 @@ HEARTBEAT_SIZE = ctypes.sizeof(CallHeartbeat)
 Send = Callable[[Any], None]
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """The end of a measurement."""
-
-    digest: str
-    """of the reference, played again in this process; empty if it was not asked for"""
-    measured: Measured | None
-
-
 def main(job: str, descriptor: int, memory: int) -> None:
     """In the new process: receive a request, do the job, and send what comes of it."""
     faulthandler.enable()
     channel: Channel[Any, Request] = Channel(descriptor)
     heartbeat = CallHeartbeat.from_buffer(mmap.mmap(memory, HEARTBEAT_SIZE))
     try:
-        result = JOBS[job](EnvFactory(channel.receive(), heartbeat), channel.send)
+        factory = EnvFactory(channel.receive(), heartbeat)
+        last: Outcome | BadInput = JOBS[job](factory, channel.send)
     except BadInput as error:
-        result = error
+        last = error
     sys.stdout.flush()
     sys.stderr.flush()
-    channel.send(result)
+    channel.send(last)
     os._exit(0)  # exit handlers of an environment might hang
 
 
-def _examine(factory: EnvFactory, send: Send) -> Examined:
+def _examine(factory: EnvFactory, send: Send) -> Outcome:
     return examine(factory, FindingLog(send), send)
 
 
-def _measure(factory: EnvFactory, send: Send) -> Replayed:
-    digest, request = "", factory.request
+def _measure(factory: EnvFactory, send: Send) -> Outcome:
+    outcome, request = Outcome(), factory.request
     try:
         if request.replay:
             send("playing a seed again in another process")
-            digest = replay(factory)
+            outcome.digest = replay(factory)
         send(f"measuring for {request.seconds:g} s")
-        return Replayed(digest, measure(factory, request.seconds))
+        outcome.measured = measure(factory, request.seconds)
     except BadInput:
         raise
     except CallFailed as failed:
         send(failed.finding)
     except PacelineError as error:
         send(found("run-fails", error=str(error)))
-    return Replayed(digest, None)
+    return outcome
 
 
-JOBS: dict[str, Callable[[EnvFactory, Send], Any]] = {"examine": _examine, "measure": _measure}
+JOBS: dict[str, Callable[[EnvFactory, Send], Outcome]] = {"examine": _examine, "measure": _measure}
 
 
 @dataclass
@@ -95,7 +87,7 @@ class Job:
     """What a process sent and wrote until it ended."""
 
     findings: list[Finding] = field(default_factory=list)
-    result: Any = None
+    outcome: Outcome | None = None
     """None where it ended without one"""
     output_start: bytes = b""
     output_end: bytes = b""
@@ -106,8 +98,10 @@ class Job:
             progress(message)
         elif isinstance(message, Finding):
             self.findings.append(message)
+        elif isinstance(message, BadInput):
+            raise message
         else:
-            self.result = message
+            self.outcome = message
 
     def add_output(self, chunk: bytes) -> None:
         self.output_start = (self.output_start + chunk)[:KEPT]
@@ -148,12 +142,10 @@ def run_job(name: str, request: Request, hash_seed: int, progress: Callable[[str
             process.stdout.close()
         channel.close()
         os.close(memory)
-    if isinstance(job.result, BadInput):
-        raise job.result
     if hung:
         facts = {"place": _place(call), "call": call, "seconds": request.timeout}
         job.findings.append(found("process-hangs", **facts))
-    elif job.result is None:
+    elif job.outcome is None:
         job.findings.append(_died(call, process.returncode, job.output_end))
     return job
 
@@ -174,7 +166,7 @@ def _follow(
             selector.register(each, selectors.EVENT_READ)
         while True:
             # Processes that it has started may hold the pipes open after it has ended.
-            over = job.result is not None or process.poll() is not None
+            over = job.outcome is not None or process.poll() is not None
             ready = [key.fileobj for key, _ in selector.select(0 if over else TICK)]
             if over and not ready:
                 return False

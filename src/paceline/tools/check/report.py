@@ -12,8 +12,8 @@ from ...config.text import printable
 from ...processes.hardware import available_cpus
 from ..findings import MB, Finding, FindingLog, Report
 from .environment import Request
-from .examine import Examined
-from .process import Job, Replayed, run_job
+from .examine import Outcome
+from .process import Job, run_job
 from .rules import RULES, found
 from .speed import Measured, Suggestion, about_speed, suggest
 
@@ -24,18 +24,18 @@ HASH_SEEDS = (1, 2)
 def check(request: Request, progress: Callable[[str], Any] = lambda _: None) -> Report:
     """Examine the environment in one process, and measure it in another."""
     job = run_job("examine", request, HASH_SEEDS[0], progress)
-    examined: Examined = job.result or Examined()
+    examined = job.outcome or Outcome()
     log = FindingLog()
     log.add(*job.findings, *_about_output(job))
     measured = suggestion = None
     if examined.measurable:
-        again = replace(request, replay=examined.results)
-        job = run_job("measure", again, HASH_SEEDS[1], progress)
+        request = replace(request, replay=examined.results)
+        job = run_job("measure", request, HASH_SEEDS[1], progress)
         log.add(*job.findings)
-        end: Replayed = job.result or Replayed("", None)
-        if end.digest and end.digest != examined.digest:
+        again = job.outcome or Outcome()
+        if again.digest not in ("", examined.digest):
             log.add(found("seeding-process"))
-        if measured := end.measured:
+        if measured := again.measured:
             free = psutil.virtual_memory().available / MB
             suggestion = suggest(measured, available_cpus(), free)
             log.add(*about_speed(measured))
@@ -82,5 +82,5 @@ def _about_output(job: Job) -> Iterator[Finding]:
     """Only of a process that ended well: else its output is in the finding about that."""
     text = job.output_start.decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
-    if lines and job.result:
+    if lines and job.outcome:
         yield found("output", lines=max(1, job.lines), first=printable(lines[0])[:150])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 
 from ...envs.env_columns import EnvColumns
+from ...envs.native import NativeColumns
 from ...rollout import Rollout
 from ..findings import MB, Bytes, Finding, Level
 from .environment import CALLS, EnvFactory
@@ -83,31 +84,28 @@ class Measured:
 def measure(factory: EnvFactory, seconds: float) -> Measured:
     factory.heartbeat.call = CALLS.index("measure")
     start = time.perf_counter()
-    with closing(ColumnStepper(factory, 1)) as first:
+    with factory.columns(1) as columns:
+        first = Stepper(columns, factory.request.seed)
         envs = ENVS if time.perf_counter() - start < SLOW_TO_MAKE else FEW_ENVS
         first.step()  # loads libraries
     before = _memory()
-    with closing(ColumnStepper(factory, envs)) as stepper:
+    with factory.columns(envs) as columns:
+        stepper = Stepper(columns, factory.request.seed)
         memory = max(0.0, _memory() - before) / envs
         stepper.step()
         return stepper.measure(seconds, memory)
 
 
-class ColumnStepper:
+class Stepper:
     """Columns stepped with random actions into a rollout of one row, and what was counted."""
 
-    def __init__(self, factory: EnvFactory, envs: int) -> None:
-        self.columns = columns = factory.columns(envs)
-        self.out = Rollout.allocate(1, envs, columns.obs_spec.stored, columns.act_spec.stored)
-        self._generator = np.random.default_rng(factory.request.seed)
+    def __init__(self, columns: EnvColumns | NativeColumns, seed: int) -> None:
+        stored = columns.obs_spec.stored, columns.act_spec.stored
+        self.columns, self.out = columns, Rollout.allocate(1, columns.num_envs, *stored)
+        self._generator = np.random.default_rng(seed)
         self._steps = self._resets = 0
         self._seconds = 0.0
-        self.close = columns.close
-        try:
-            columns.reset(self.out.obs[-1])
-        except BaseException:
-            self.close()
-            raise
+        columns.reset(self.out.obs[-1])
 
     def step(self) -> None:
         """One step of every column; the time to choose actions is not counted."""

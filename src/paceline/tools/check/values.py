@@ -177,7 +177,7 @@ def _reward_faults(reward: Any) -> Iterator[Fault]:
     try:
         number = float("text" if isinstance(reward, str) else reward)
     except (TypeError, ValueError):
-        yield Fault("reward-type", {"value": f"{brief(reward)}, {_type(reward)}"})
+        yield Fault("reward-type", {"value": f"{brief(reward)}, {describe_type(reward)}"})
         return
     if not np.isfinite(number):
         yield Fault("reward-nan", {"value": str(number)})
@@ -191,7 +191,7 @@ def _flag_faults(name: str, flag: Any) -> Iterator[Fault]:
     except (TypeError, ValueError):
         zero_or_one = False
     code = "flag-type" if zero_or_one else "flag-value"
-    yield Fault(code, {"value": f"{brief(flag)}, {_type(flag)}"}, name)
+    yield Fault(code, {"value": f"{brief(flag)}, {describe_type(flag)}"}, name)
 
 
 def _mask_faults(result: StepResult, spec: ActionSpec, over: bool) -> Iterator[Fault]:
@@ -214,10 +214,6 @@ def _bytes(value: Any, depth: int = 3) -> int:
     if isinstance(value, (list, tuple)):
         return 8 * len(value) + sum(_bytes(part, depth - 1) for part in value[:10] if depth)
     return int(getattr(value, "nbytes", 0))
-
-
-def _type(value: Any) -> str:
-    return describe_type(value) if hasattr(value, "shape") else f"of type {type(value).__name__}"
 
 
 def brief_space(space: Any) -> str:

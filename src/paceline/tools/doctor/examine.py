@@ -73,7 +73,8 @@ def installed(package: str) -> str | None:
 
 def _versions() -> Finding:
     needed, floor = requires("paceline") or [], metadata("paceline")["Requires-Python"]
-    return software.versions(needed, platform.python_version(), floor, installed)
+    python = ".".join(map(str, sys.version_info[:3]))
+    return software.versions(needed, python, floor, installed)
 
 
 def _compiler() -> Finding:

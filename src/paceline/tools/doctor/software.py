@@ -85,39 +85,24 @@ def optional(topic: str, present: dict[str, bool], extras: list[str]) -> Finding
 
 def versions(requirements: list[str], python: str, floor: str, installed: Versions) -> Finding:
     """What is missing, or outside the bounds that this package declares."""
-    wrong = [] if meets(python, floor) else [f"python is {python} (needs {floor})"]
-    upgrade = []
-    for requirement in requirements:
-        parts = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*([<>=!~\w.,* ]*)$", requirement)
-        if parts is None:  # with a marker (of an extra or another system) or a URL
-            continue
-        name, bounds = parts.groups()
-        version = installed(name)
-        if version is None or not meets(version, bounds):
-            upgrade.append(f"'{name}{bounds}'")
-            needs = f" (needs {bounds})" if bounds else ""
-            wrong.append(f"{name} is {version or 'missing'}{needs}")
+    try:
+        from packaging.requirements import Requirement
+        from packaging.specifiers import SpecifierSet
+    except ImportError:
+        missing = {"wrong": "packaging is missing", "install": "pip install packaging"}
+        return found("versions-wrong", **missing)
+    wrong, upgrade = [], []
+    if not SpecifierSet(floor).contains(python, prereleases=True):
+        wrong.append(f"python is {python} (needs {floor})")
+    for needed in map(Requirement, requirements):
+        if needed.marker and not needed.marker.evaluate({"extra": ""}):
+            continue  # of an extra, or of another system
+        version = installed(needed.name)
+        if version is None or not needed.specifier.contains(version, prereleases=True):
+            upgrade.append(f"'{needed.name}{needed.specifier}'")
+            needs = f" (needs {needed.specifier})" if needed.specifier else ""
+            wrong.append(f"{needed.name} is {version or 'missing'}{needs}")
     if not wrong:
         return found("versions-ok")
     install = f"pip install {' '.join(upgrade)}" if upgrade else "install with a newer Python"
     return found("versions-wrong", wrong=", ".join(wrong), install=install)
-
-
-def meets(version: str, bounds: str) -> bool:
-    """Whether a release lies within `>=a,<b`; other kinds of bounds are not judged."""
-    release = _release(version)
-    for bound in bounds.split(","):
-        number = _release(bound.lstrip("<>=!~ "))
-        if bound.strip().startswith(">=") and release < number:
-            return False
-        if re.match(r"\s*<(?!=)", bound) and release >= number:
-            return False
-    return True
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """`2.13.0+cpu` → (2, 13): trailing zeros do not count."""
-    numbers = [int(part) for part in re.match(r"[\d.]*", version)[0].split(".") if part]  # type: ignore[index]
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)
