@@ -63,9 +63,8 @@ def _about_resets(
     stats: PlayStats, factory: EnvFactory, spec: ActionSpec, seconds: float
 ) -> Iterator[Finding]:
     by_itself = any(episode.terminated or episode.truncated for episode in stats.ended)
-    if stats.final_in_info or (
-        by_itself and factory.single and resets_itself(factory, spec, seconds)
-    ):
+    looked_at = by_itself and factory.single
+    if stats.final_in_info or (looked_at and resets_itself(factory, spec, seconds)):
         yield found("ends-self-reset")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from .compare import flat_numbers, identical
 from .environment import SHOWS_NEXT, CallFailed, CheckedEnv, EnvFactory
 from .player import Played, Player, as_bool
 from .rules import found
-from .values import FaultCounter, faults
+from .values import Fault, faults
 
 STEPS = 5_000
 MIN_STEPS = 5
@@ -71,6 +72,9 @@ class PlayStats:
     """whether the first reset gave a mask in info; None before it"""
     mask_differs: str = ""
     """the call whose info, unlike that of the first reset, had a mask or had none"""
+    faults: dict[tuple[str, str], tuple[Fault, int]] = field(default_factory=dict)
+    """by code and place: the first, and the step of its episode, which counts from the reset"""
+    fault_counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     first_obs: Any = None
     last_obs: tuple[Any, Any] | None = None
     """the last observation of this instance, and a copy made when it came"""
@@ -79,8 +83,8 @@ class PlayStats:
     def ended(self) -> list[Episode]:
         return [episode for episode in self.episodes if episode.ended]
 
-    def add(self, played: Played, space: gym.Space[Any], masks: bool) -> None:
-        """Take in one more result; `masks` where actions may be masked."""
+    def add(self, played: Played, space: gym.Space[Any], spec: ActionSpec) -> None:
+        """Take in one more result."""
         first, result, over = played
         if first:
             self.episodes.append(Episode())
@@ -88,11 +92,14 @@ class PlayStats:
         self.results += 1
         self.steps += not first
         episode.length += not first
+        for fault in faults(result, space, spec, over):
+            self.faults.setdefault((fault.code, fault.place), (fault, episode.length))
+            self.fault_counts[fault.code, fault.place] += 1
         self._compare_observations(result.obs)
         given = ACTION_MASK in result.info
         if self.mask_in_reset is None:
             self.mask_in_reset = given
-        elif masks and not over and given != self.mask_in_reset:
+        elif spec.choices and not over and given != self.mask_in_reset:
             self.mask_differs = self.mask_differs or ("reset" if first else "step")
         self.max_reward = max(self.max_reward, _largest(flat_numbers(result.reward)))
         self._measure(result.obs, space, episode.track)
@@ -133,23 +140,32 @@ def play_randomly(
 ) -> PlayStats:
     """Play until there are enough steps or the time is over; after a failure in a new instance."""
     until, stats = time.monotonic() + seconds, PlayStats()
-    counter = FaultCounter(ignored=() if factory.single else NOT_OF_BATCHES)
     for failures in range(MAX_FAILURES):
         stats.last_obs = None
         try:
             with CheckedEnv(factory) as env:
                 player = Player(env, spec, factory.request.seed + failures, actions=failures)
                 while stats.steps < STEPS and (time.monotonic() < until or stats.steps < MIN_STEPS):
-                    played, space = player.next(), env.env.observation_space
-                    stats.add(played, space, masks=bool(spec.choices))
-                    for fault in faults(played.result, space, spec, played.over):
-                        counter.add(fault, stats.episodes[-1].length)
+                    stats.add(player.next(), env.env.observation_space, spec)
                 stats.action_changed |= player.changed_action
                 break
         except CallFailed as failed:
             log.add(failed.finding)
-    log.add(*counter.findings(stats.results), *about_play(stats))
+    log.add(*about_faults(stats, () if factory.single else NOT_OF_BATCHES), *about_play(stats))
     return stats
+
+
+def about_faults(stats: PlayStats, ignored: tuple[str, ...]) -> Iterator[Finding]:
+    """Of each code and place the first fault, and how often it was seen."""
+    for (code, place), (fault, step) in stats.faults.items():
+        also_far = code == "observation-near" and ("observation-outside", place) in stats.faults
+        if code in ignored or also_far:
+            continue
+        times = stats.fault_counts[code, place]
+        seen = f"first at step {step} of an episode" if step else "after reset"
+        if times > 1:
+            seen += f"; {times:,} times in {stats.results:,} results"
+        yield found(code, **fault.facts, place=place, step=step, seen=seen)
 
 
 def about_play(stats: PlayStats) -> Iterator[Finding]:

@@ -32,13 +32,10 @@ class Reference:
     """A history to compare others with, and the shared generators that making it has touched."""
 
     records: list[Record]
-    in_reset: list[str]
-    in_step: list[str]
-
-    @property
-    def generators(self) -> str:
-        touched = {*self.in_reset, *self.in_step}
-        return listed(sorted(touched)) if touched else ""
+    call: str
+    """the first that touched one: reset or step"""
+    generators: str
+    """their names; empty if none was touched"""
 
 
 def make_reference(factory: EnvFactory, spec: ActionSpec, seconds: float) -> Reference:
@@ -51,8 +48,9 @@ def make_reference(factory: EnvFactory, spec: ActionSpec, seconds: float) -> Ref
         after_reset = generator_states()
         while len(records) < RECORDS and (time.monotonic() < until or len(records) < MIN_RECORDS):
             records.append(player.record())
-    in_reset = touched_generators(before, after_reset)
-    return Reference(records, in_reset, touched_generators(after_reset, generator_states()))
+    touched = touched_generators(before, generator_states())
+    in_reset = bool(touched_generators(before, after_reset))
+    return Reference(records, "reset" if in_reset else "step", listed(touched) if touched else "")
 
 
 def replay(factory: EnvFactory) -> str:
@@ -81,8 +79,7 @@ def about_seeding(factory: EnvFactory, spec: ActionSpec, known: Reference) -> It
                 yield found("seeding-batch", **facts)
             return
         if known.generators:
-            call = "reset" if known.in_reset else "step"
-            yield found("seeding-shared", call=call, generators=known.generators)
+            yield found("seeding-shared", call=known.call, generators=known.generators)
         play(seed + 1, results=USED)
         later, others = play(seed), [play(seed + 2)]
         if carried := first_difference(records, later):

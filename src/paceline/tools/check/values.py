@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,11 +11,9 @@ import numpy as np
 from ...config.text import printable
 from ...envs.spaces import ActionSpec
 from ...rollout import Array
-from ..findings import Finding
 from .compare import brief, flat_numbers
 from .environment import StepResult, describe_type
 from .player import action_mask, given_mask
-from .rules import found
 
 ROUNDING = 1e-5
 """By how much, relative to a bound, rounding may pass it."""
@@ -33,33 +30,6 @@ class Fault(NamedTuple):
     facts: dict[str, Any]
     place: str = ""
     """which part of the observation, or which flag"""
-
-
-class FaultCounter:
-    """The faults of many results: of each code and place the first, and how often it was seen."""
-
-    def __init__(self, ignored: tuple[str, ...] = ()) -> None:
-        """Faults with `ignored` codes are not counted."""
-        self._ignored = ignored
-        self._first: dict[tuple[str, str], tuple[Fault, int]] = {}
-        self._times: Counter[tuple[str, str]] = Counter()
-
-    def add(self, fault: Fault, step: int) -> None:
-        """`step` counts from the reset, which is 0."""
-        if fault.code not in self._ignored:
-            key = fault.code, fault.place
-            self._first.setdefault(key, (fault, step))
-            self._times[key] += 1
-
-    def findings(self, results: int) -> Iterator[Finding]:
-        for key, (fault, step) in self._first.items():
-            if fault.code == "observation-near" and ("observation-outside", key[1]) in self._first:
-                continue
-            times = self._times[key]
-            seen = f"first at step {step} of an episode" if step else "after reset"
-            if times > 1:
-                seen += f"; {times:,} times in {results:,} results"
-            yield found(fault.code, **fault.facts, place=fault.place, step=step, seen=seen)
 
 
 def faults(
