@@ -45,47 +45,16 @@ class Right(gym.Env):
         pass
 
 
-class Hangs(Right):
-    def trouble(self):
-        while self.time == 3:
-            time.sleep(1)
-
-
-class Crashes(Right):
-    def trouble(self):
-        if self.time == 3:
-            ctypes.string_at(0)
-
-
-class Leaves(Right):
-    def trouble(self):
-        if self.time == 3:
-            os._exit(7)
-
-
-class LeavesFork(Leaves):
+class LeavesFork(Right):
     def __init__(self):
         super().__init__()
         if os.fork() == 0:
             time.sleep(100)
             os._exit(0)
 
-
-class Prints(Right):
     def trouble(self):
-        print("a step!")
-
-
-class Grows(Right):
-    kept = []
-
-    def trouble(self):
-        self.kept.append(np.ones(200))
-
-
-class Waits(Right):
-    def trouble(self):
-        time.sleep(0.002)
+        if self.time == 3:
+            os._exit(7)
 
 
 class Unordered(Right):
@@ -99,7 +68,18 @@ class Raises(Right):
         raise FileNotFoundError("map.dat")
 
 
-for kind in (Right, Hangs, Crashes, Leaves, LeavesFork, Prints, Grows, Waits, Unordered, Raises):
+KEPT = []
+TROUBLES = {
+    "Hangs": lambda env: time.sleep(1000 if env.time == 3 else 0),
+    "HangsAtOnce": lambda env: (open("begun", "w").close(), time.sleep(1000)),
+    "Crashes": lambda env: env.time == 3 and ctypes.string_at(0),
+    "Leaves": lambda env: env.time == 3 and os._exit(7),
+    "Prints": lambda env: print("a step!"),
+    "Grows": lambda env: KEPT.append(np.ones(200)),
+    "Waits": lambda env: time.sleep(0.002),
+}
+kinds = [type(name, (Right,), {"trouble": trouble}) for name, trouble in TROUBLES.items()]
+for kind in (Right, LeavesFork, Unordered, Raises, *kinds):
     gym.register(f"{kind.__name__}-v0", kind)
 """
 
@@ -145,12 +125,17 @@ def test_json_is_one_object_with_the_worst_finding_first(check):
     keys = {"env", "findings", "measured", "suggested", "wrong", "risky", "notes"}
     assert content.keys() == keys
     assert content["env"]["id"] == "worlds_of_mine:Right-v0"
-    assert content["measured"]["steps_per_second"] > 1000
-    assert content["measured"]["reset_ms"] > 0
-    rule = suggest(Measured(**content["measured"]), available_cpus(), free_mb=1e5)
+    measured = Measured(**content["measured"])
+    assert (measured.envs, measured.failures) == (8, 0)
+    assert measured.steps > 50 and measured.episodes > 0
+    assert 1_000 < measured.steps_per_second < 1e6
+    assert 0 < measured.reset_ms < 50 and 0 < measured.reset_share < 1
+    rule = suggest(measured, available_cpus(), free_mb=1e5)
     assert content["suggested"] == dataclasses.asdict(rule)
     levels = [finding["level"] for finding in content["findings"]]
     assert levels == sorted(levels, key=list(STYLES).index)
+    for level in ("wrong", "risky", "note"):
+        assert content["notes" if level == "note" else level] == levels.count(level)
     for finding in content["findings"]:
         assert finding.keys() == {"level", "topic", "code", "text", "why", "fix", "facts"}
 
@@ -273,10 +258,8 @@ def test_the_command_itself_never_imports_torch(shell):
 
 def test_ctrl_c_ends_the_environment_too(shell, until):
     """What is left behind, the fixture of all tests of commands would find."""
-    (shell.folder / "worlds_of_mine.py").write_text(
-        MODULE.replace("while self.time == 3:", "open('begun', 'w').close()\n        while True:")
-    )
-    process = shell.start("check", "worlds_of_mine:Hangs-v0")
+    (shell.folder / "worlds_of_mine.py").write_text(MODULE)
+    process = shell.start("check", "worlds_of_mine:HangsAtOnce-v0")
     until((shell.folder / "begun").exists)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 75

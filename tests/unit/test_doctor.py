@@ -28,7 +28,9 @@ NEEDS = ["torch>=2.10", "gymnasium<2,>=1.2", "numpy>=2.0", "mujoco>=9; extra == 
 GOOD = {"torch": "2.10.0+cpu", "gymnasium": "1.4.0", "numpy": "2.4.6"}
 LARGE, SMALL = Allowance(64 * GB, 64 * GB), Allowance(512 * MB, 100 * MB)
 TWO_SET = {"OMP_NUM_THREADS": "8", "MKL_NUM_THREADS": "1"}
-TWO_SHOWN = "OMP_NUM_THREADS=8 and MKL_NUM_THREADS=1"
+UNBOUND = {"OMP_PROC_BIND": "FALSE", "OMP_PLACES": "0"}
+SEVENTY = Allowance(100, 70)
+AVX = "flags\t\t: fpu avx512_bf16 s\n"
 
 
 def versions_with(python="3.11.7", **changed):
@@ -37,160 +39,149 @@ def versions_with(python="3.11.7", **changed):
 
 CASES = {
     # Affinity and quota: the narrower one is named.
-    machine.cpus: [
-        ((8, 8, None, 8), "ok", "cpus-ok", {"total": 8}),
-        ((8, 8, 16.0, 8), "ok", "cpus-ok", {"total": 8}),
-        ((1, 1, None, 1), "ok", "cpus-one", {}),
-        ((64, 4, None, 4), "note", "cpus-affinity", {"allowed": 4, "total": 64}),
-        ((64, 64, 1.5, 2), "note", "cpus-quota", {"quota": 1.5, "usable": 2}),
-        ((64, 4, 2.0, 2), "note", "cpus-quota", {}),
-        ((64, 2, 4.0, 2), "note", "cpus-affinity", {}),
-    ],
-    # Load by others counts where it takes usable CPUs.
-    machine.load: [
-        ((0.2, 2, 2), "ok", "load-ok", {"load": 0.2}),
-        ((0.8, 2, 2), "note", "load-high", {"load": 0.8}),
-        ((1.8, 2, 2), "problem", "load-high", {}),
-        ((30.0, 64, 4), "ok", "load-ok", {}),  # most of them are free for these four
-        ((61.0, 64, 4), "note", "load-high", {}),
-        ((80.0, 64, 4), "problem", "load-high", {}),
-    ],
+    machine.cpus: {
+        "ok cpus-ok": [(8, 8, None, 8), (8, 8, 16.0, 8)],
+        "ok cpus-one": [(1, 1, None, 1)],
+        "note cpus-affinity": [(64, 4, None, 4), (64, 2, 4.0, 2)],
+        "note cpus-quota": [(64, 64, 1.5, 2), (64, 4, 2.0, 2)],
+    },
+    # Load by others counts where it takes usable CPUs: 30 of 64 leave enough for these four.
+    machine.load: {
+        "ok load-ok": [(0.2, 2, 2), (30.0, 64, 4)],
+        "note load-high": [(0.8, 2, 2), (61.0, 64, 4)],
+        "problem load-high": [(1.8, 2, 2), (80.0, 64, 4)],
+    },
     # bf16 is a whole word of the flags; nothing is claimed where there are none.
-    machine.bf16: [
-        (("flags\t\t: fpu avx512_bf16 s\n",), "ok", "bf16-ok", {"flags": "avx512_bf16"}),
-        (("flags\t\t: fpu amx_bf16 sse\n",), "ok", "bf16-ok", {"flags": "amx_bf16"}),
-        (("Features\t: fp asimd bf16\n",), "ok", "bf16-ok", {"flags": "bf16"}),
-        (("name : avx512_bf16\nflags : avx512_bf16x\n",), "note", "bf16-missing", {}),
-        (("processor : 0\n",), None, None, {}),
-    ],
-    machine.frequency: [
-        (("powersave", "acpi-cpufreq"), "note", "frequency-powersave", {}),
-        (("schedutil", "acpi-cpufreq"), None, None, {}),
-        (("powersave", "intel_pstate"), None, None, {}),
-    ],
-    machine.emulation: [
-        (("x86_64", APPLE), "problem", "emulation", {}),
-        (("x86_64", ARM), "problem", "emulation", {}),
-        (("aarch64", ARM), None, None, {}),
-        (("x86_64", "model name : AMD EPYC\nflags : fpu\n"), None, None, {}),
-    ],
+    machine.bf16: {
+        "ok bf16-ok": [(AVX,), ("flags : fpu amx_bf16 sse\n",), ("Features : fp asimd bf16\n",)],
+        "note bf16-missing": [("name : avx512_bf16\nflags : avx512_bf16x\n",)],
+        "": [("processor : 0\n",)],
+    },
+    machine.frequency: {
+        "note frequency-powersave": [("powersave", "acpi-cpufreq")],
+        "": [("schedutil", "acpi-cpufreq"), ("powersave", "intel_pstate")],
+    },
+    machine.emulation: {
+        "problem emulation": [("x86_64", APPLE), ("x86_64", ARM)],
+        "": [("aarch64", ARM), ("x86_64", "model name : AMD EPYC\nflags : fpu\n")],
+    },
     # Variables: unset, empty and 1 are fine.
-    machine.threads: [
-        (({"HOME": "/"},), "ok", "threads-unset", {}),
-        (({"OMP_NUM_THREADS": ""},), "ok", "threads-unset", {}),
-        (({"OMP_NUM_THREADS": "1"},), "ok", "threads-one", {}),
-        (
-            (TWO_SET,),
-            "note",
-            "threads-many",
-            {"variables": "OMP_NUM_THREADS=8 and MKL_NUM_THREADS=1"},
-        ),
-    ],
-    machine.binding: [
-        (({"GOMP_CPU_AFFINITY": "0-3"},), "problem", "binding", {}),
-        (({"OMP_PROC_BIND": "true"},), "problem", "binding", {}),
-        (({"OMP_PLACES": "0"},), "problem", "binding", {"names": "OMP_PLACES"}),
-        (({"KMP_AFFINITY": "compact"},), "note", "binding-intel", {}),
-        (({},), None, None, {}),
-        (({"OMP_PROC_BIND": "FALSE", "OMP_PLACES": "0"},), None, None, {}),
-        (({"KMP_AFFINITY": "disabled"},), None, None, {}),
-    ],
+    machine.threads: {
+        "ok threads-unset": [({"HOME": "/"},), ({"OMP_NUM_THREADS": ""},)],
+        "ok threads-one": [({"OMP_NUM_THREADS": "1"},)],
+        "note threads-many": [(TWO_SET,)],
+    },
+    machine.binding: {
+        "problem binding": [({name: "true"},) for name in machine.BINDING],
+        "note binding-intel": [({"KMP_AFFINITY": "compact"},)],
+        "": [({},), (UNBOUND,), ({"KMP_AFFINITY": "disabled"},)],
+    },
     # Memory: for a learner, for a worker on each CPU, and within the control group's limit.
-    machine.memory: [
-        ((16 * GB, 8 * GB, None, 8), "ok", "memory-ok", {"whole": 16 * GB}),
-        ((16 * GB, 8 * GB, LARGE, 8), "ok", "memory-ok", {"whole": 16 * GB, "free": 8 * GB}),
-        ((GB, 200 * MB, None, 1), "problem", "memory-learner", {"free": 200 * MB}),
-        ((2 * GB, GB, None, 32), "note", "memory-workers", {"workers": 32}),
-        ((64 * GB, 60 * GB, SMALL, 2), "problem", "memory-learner", {"free": 100 * MB}),
-    ],
-    machine.swap: [
-        ((4 * GB, 16 * GB), "note", "swap-used", {"used": 4 * GB}),
-        ((100 * MB, 16 * GB), None, None, {}),
-        ((0, 0), None, None, {}),
-    ],
-    machine.shared_memory: [
-        ((64 * MB, 64 * MB), "note", "shm-little", {"total": 64 * MB}),
-        ((8 * GB, 10 * MB), "note", "shm-little", {"free": 10 * MB}),
-        ((8 * GB, 4 * GB), "ok", "shm-ok", {"free": 4 * GB, "total": 8 * GB}),
-    ],
-    # Disks that are nearly full.
-    machine.disk: [
-        (("disk", 50 * MB), "problem", "disk-little", {"free": 50 * MB}),
-        (("disk", 500 * MB), "note", "disk-little", {}),
-        (("disk", 50 * GB), "ok", "disk-ok", {"free": 50 * GB}),
-        (("temporary", 50 * MB), "problem", "temporary-little", {}),
-        (("temporary", 50 * GB), "ok", "temporary-ok", {}),
-    ],
+    machine.memory: {
+        "ok memory-ok": [(16 * GB, 8 * GB, None, 8), (16 * GB, 8 * GB, LARGE, 8)],
+        "note memory-workers": [(2 * GB, GB, None, 32)],
+        "problem memory-learner": [(GB, 200 * MB, None, 1), (64 * GB, 60 * GB, SMALL, 2)],
+    },
+    machine.swap: {
+        "note swap-used": [(4 * GB, 16 * GB)],
+        "": [(100 * MB, 16 * GB), (0, 0)],
+    },
+    machine.shared_memory: {
+        "ok shm-ok": [(8 * GB, 4 * GB)],
+        "note shm-little": [(64 * MB, 64 * MB), (8 * GB, 10 * MB)],
+    },
+    machine.disk: {
+        "ok disk-ok": [("disk", 50 * GB)],
+        "note disk-little": [("disk", 500 * MB)],
+        "problem disk-little": [("disk", 50 * MB)],
+        "ok temporary-ok": [("temporary", 50 * GB)],
+        "problem temporary-little": [("temporary", 50 * MB)],
+    },
     # Limits; negative where there are none. A worker on each CPU needs more of them.
-    machine.files: [
-        ((60, 4096, 2), "problem", "files-few", {"limit": 60, "enough": 1024}),
-        ((100, 4096, 2), "note", "files-few", {}),
-        ((100, 4096, 32), "problem", "files-few", {}),
-        ((1023, 4096, 2), "note", "files-few", {"first": ""}),
-        ((1024, 4096, 2), "ok", "files-ok", {}),
-        ((1024, 4096, 500), "problem", "files-few", {}),
-        ((-1, 4096, 500), "ok", "files-ok", {}),
-        ((60, -1, 2), "problem", "files-few", {"first": ""}),
-    ],
-    machine.processes: [
-        ((30, None, 2), "problem", "processes-few", {"more": "raise ulimit -u"}),
-        ((-1, Allowance(100, 70), 2), "note", "processes-few", {"left": 70}),
-        ((30, Allowance(100, 70), 2), "problem", "processes-few", {"left": 30}),
-        ((9000, Allowance(100, 20), 2), "problem", "processes-few", {"left": 20}),
-        ((-1, Allowance(100, 70), 32), "problem", "processes-few", {}),
-        ((30_000, None, 2), "ok", "processes-ok", {"left": "30,000"}),
-        ((-1, None, 2), "ok", "processes-ok", {"left": "any number of"}),
-    ],
+    machine.files: {
+        "ok files-ok": [(1024, 4096, 2), (-1, 4096, 500)],
+        "note files-few": [(100, 4096, 2), (1023, 4096, 2)],
+        "problem files-few": [(60, 4096, 2), (100, 4096, 32), (1024, 4096, 500), (60, -1, 2)],
+    },
+    machine.processes: {
+        "ok processes-ok": [(30_000, None, 2), (-1, None, 2)],
+        "note processes-few": [(-1, SEVENTY, 2)],
+        "problem processes-few": [(30, None, 2), (30, SEVENTY, 2), (-1, SEVENTY, 32)],
+    },
     # The C++ compiler that torch looks for, and no other.
-    software.compiler: [
-        ((None, "linux", which("g++")), None, None, {}),
-        ((None, "darwin", which("clang++")), None, None, {}),
-        (("icpx", "linux", which("icpx")), None, None, {}),
-        ((None, "linux", which()), "note", "compiler-missing", {}),
-        (
-            (None, "linux", which("clang++")),
-            "note",
-            "compiler-other",
-            {"other": "clang++", "wanted": "g++"},
-        ),
-        (
-            ("g++-99", "linux", which("g++")),
-            "note",
-            "compiler-cxx",
-            {"wanted": "g++-99", "install": "export CXX=g++"},
-        ),
-    ],
-    software.headers: [
-        ((True,), "ok", "compiler-ok", {}),
-        ((False,), "note", "compiler-headers", {}),
-    ],
+    software.compiler: {
+        "": [
+            (None, "linux", which("g++")),
+            (None, "darwin", which("clang++")),
+            ("icpx", "linux", which("icpx")),
+        ],
+        "note compiler-missing": [(None, "linux", which())],
+        "note compiler-other": [(None, "linux", which("clang++"))],
+        "note compiler-cxx": [("g++-99", "linux", which("g++"))],
+    },
+    software.headers: {"ok compiler-ok": [(True,)], "note compiler-headers": [(False,)]},
     # torch's build, NVIDIA's driver, a device.
-    software.gpu: [
-        (("cpu", True, True), "note", "gpu-torch-for-cpu", {}),
-        (("cuda", False, False), "note", "gpu-torch-for-cuda", {}),
-        (("cuda", True, False), "note", "gpu-no-device", {}),
-        (("cuda", True, True), "ok", "gpu-ok", {}),
-        (("cpu", False, False), "ok", "gpu-none", {}),
-        (("rocm", False, False), None, None, {}),
-    ],
-    versions_with: [
-        ((), "ok", "versions-ok", {}),
-    ],
+    software.gpu: {
+        "ok gpu-ok": [("cuda", True, True)],
+        "ok gpu-none": [("cpu", False, False)],
+        "note gpu-torch-for-cpu": [("cpu", True, True)],
+        "note gpu-torch-for-cuda": [("cuda", False, False)],
+        "note gpu-no-device": [("cuda", True, False)],
+        "": [("rocm", False, False)],
+    },
+    versions_with: {"ok versions-ok": [()]},
 }
+"""check → level and code of its finding, or nothing → arguments with which that is found"""
 
 
 @pytest.mark.parametrize(
-    ("check", "arguments", "level", "code", "facts"),
-    [(check, *case) for check, cases in CASES.items() for case in cases],
+    ("check", "expected", "arguments"),
+    [
+        (check, expected, arguments)
+        for check, cases in CASES.items()
+        for expected, several in cases.items()
+        for arguments in several
+    ],
 )
-def test_a_check_finds_what_it_is_there_for(check, arguments, level, code, facts):
+def test_a_check_finds_what_it_is_there_for(check, expected, arguments):
     finding = check(*arguments)
-    if code is None:
+    if not expected:
         assert finding is None
         return
-    assert (finding.level, finding.code) == (level, code)
-    assert facts.items() <= finding.facts.items()
+    assert f"{finding.level} {finding.code}" == expected
     assert (finding.level == "ok") == (not finding.fix)
+
+
+@pytest.mark.parametrize(
+    ("finding", "facts"),
+    [
+        (machine.cpus(64, 4, None, 4), {"allowed": 4, "total": 64}),
+        (machine.cpus(64, 64, 1.5, 2), {"quota": 1.5, "usable": 2}),
+        (machine.load(0.8, 2, 2), {"load": 0.8}),
+        (machine.bf16(AVX), {"flags": "avx512_bf16"}),
+        (machine.threads(TWO_SET), {"variables": "OMP_NUM_THREADS=8 and MKL_NUM_THREADS=1"}),
+        (machine.binding({"OMP_PLACES": "0"}), {"names": "OMP_PLACES"}),
+        (machine.memory(16 * GB, 8 * GB, LARGE, 8), {"whole": 16 * GB, "free": 8 * GB}),
+        (machine.memory(2 * GB, GB, None, 32), {"workers": 32}),
+        (machine.memory(64 * GB, 60 * GB, SMALL, 2), {"whole": 512 * MB, "free": 100 * MB}),
+        (machine.swap(4 * GB, 16 * GB), {"used": 4 * GB}),
+        (machine.shared_memory(8 * GB, 4 * GB), {"free": 4 * GB, "total": 8 * GB}),
+        (machine.disk("disk", 50 * MB), {"free": 50 * MB}),
+        (machine.files(60, 4096, 2), {"limit": 60, "enough": 1024, "first": ""}),
+        (machine.files(60, -1, 2), {"first": ""}),
+        (machine.processes(30, None, 2), {"more": "raise ulimit -u"}),
+        (machine.processes(-1, SEVENTY, 2), {"left": 70}),
+        (machine.processes(30, SEVENTY, 2), {"left": 30}),
+        (machine.processes(9000, Allowance(100, 20), 2), {"left": 20}),
+        (machine.processes(30_000, None, 2), {"left": "30,000"}),
+        (machine.processes(-1, None, 2), {"left": "any number of"}),
+        (software.compiler(None, "linux", which("clang++")), {"other": "clang++", "wanted": "g++"}),
+        (software.compiler("g++-99", "linux", which("g++")), {"install": "export CXX=g++"}),
+    ],
+    ids=lambda value: getattr(value, "code", ""),
+)
+def test_a_finding_tells_what_was_seen(finding, facts):
+    assert facts.items() <= finding.facts.items()
 
 
 PLACES = {
@@ -210,7 +201,7 @@ def test_a_place_that_is_missing_or_not_writable_is_found(code, monkeypatch):
 
 def test_every_rule_is_claimed_somewhere():
     elsewhere = {"cache-ok", "cache-unusable", "failed", "suites", "tools", "versions-wrong"}
-    claimed = {code for cases in CASES.values() for *_, code, _ in cases if code}
+    claimed = {found.split()[1] for cases in CASES.values() for found in cases if found}
     assert claimed | elsewhere | PLACES.keys() == set(RULES)
 
 

@@ -168,14 +168,15 @@ class Report:
     def as_text(self, width: int | None = None) -> str:
         """A line for each finding and each of its remarks; for a terminal of this width, colored
         and broken where it ends."""
-        level_width = max((len(finding.level) for finding in self.findings), default=0)
-        topic_width = max((len(finding.topic) for finding in self.findings), default=0)
+        names = _width(self.heading)
+        levels = _width(finding.level for finding in self.findings)
+        topics = _width(finding.topic for finding in self.findings)
         lines: list[str] = []
         for name, value in self.heading.items():
-            lines += _beside(f"{name:<9} ", [value], DIM, width)
+            lines += _beside(f"{name:<{names}}  ", [value], DIM, width)
         lines.append("")
         for finding in self.findings:
-            start = f"{finding.level:<{level_width}} {finding.topic:<{topic_width}}  "
+            start = f"{finding.level:<{levels}}  {finding.topic:<{topics}}  "
             texts = [finding.text, *finding.remarks]
             lines += _beside(start, texts, STYLES[finding.level], width)
         worst: Level = next((level for level, number in self.counts.items() if number), "ok")
@@ -185,6 +186,10 @@ class Report:
     def print(self, as_json: bool) -> None:
         width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
         print(self.as_json() if as_json else self.as_text(width))
+
+
+def _width(words: Iterable[str]) -> int:
+    return max(map(len, words), default=0)
 
 
 def _beside(start: str, texts: list[str], style: str, width: int | None) -> list[str]:
