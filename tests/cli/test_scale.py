@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
 
 import pytest
+from measuring import csv_rows
 
 from paceline.tools.bench.metrics import PHASES
 
@@ -15,11 +15,6 @@ pytestmark = pytest.mark.timeout(110)
 
 SHORT = ("--repeats", 1, "--warmup-iters", 1, "--iters", 4, "--num-envs", 4, "--hidden", "16")
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def rows(path):
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 # What is measured and written.
@@ -52,7 +47,7 @@ def test_the_metrics_of_each_run_are_kept_whole(small):
 
 def test_each_run_has_a_row_that_follows_from_its_metrics(small):
     _, folder = small
-    found = rows(folder / "per_run.csv")
+    found = csv_rows(folder / "per_run.csv")
     assert [(row["kind"], row["count"]) for row in found] == [
         ("workers", "0"),
         ("ceiling", "1"),
@@ -71,8 +66,10 @@ def test_each_run_has_a_row_that_follows_from_its_metrics(small):
 
 def test_the_summary_has_a_row_for_each_count(small):
     _, folder = small
-    none, one = rows(folder / "summary.csv")
-    runs = {(row["kind"], row["count"]): float(row["fps"]) for row in rows(folder / "per_run.csv")}
+    none, one = csv_rows(folder / "summary.csv")
+    runs = {
+        (row["kind"], row["count"]): float(row["fps"]) for row in csv_rows(folder / "per_run.csv")
+    }
     ratio = runs["workers", "1"] / runs["workers", "0"]
     assert (float(none["speedup_mean"]), float(none["efficiency_mean"])) == (1.0, 1.0)
     assert float(one["speedup_mean"]) == pytest.approx(ratio)
@@ -101,7 +98,7 @@ def measured(command, shell):
     def run(*arguments):
         ended = command("scale", "--repeats", 1, "--output-dir", "out", *arguments)
         assert ended.code == 0, ended
-        return rows(shell.folder / "out" / "per_run.csv"), ended.out
+        return csv_rows(shell.folder / "out" / "per_run.csv"), ended.out
 
     return run
 
@@ -116,7 +113,7 @@ def test_overwrite_replaces_the_measurement_and_nothing_else(measured, shell):
     measured("--num-workers", "0", *SHORT, "--overwrite")
     assert (folder / "notes.txt").read_text() == "mine"
     assert [path.name for path in (folder / "logs").iterdir()] == ["workers-0-repeat-1.jsonl"]
-    assert len(rows(folder / "summary.csv")) == 1
+    assert len(csv_rows(folder / "summary.csv")) == 1
 
 
 @pytest.mark.slow
@@ -150,4 +147,4 @@ def test_time_to_score_is_measured_or_not_reached(measured, shell):
     assert seconds == [json.loads(lines[-1])["time"]] and f"{seconds[0]:.1f} s to score" in out
     _, out = measured("--target-return", 9999, *options)
     assert "not reached" in out
-    assert rows(shell.folder / "out" / "summary.csv")[0]["reached"] == "0"
+    assert csv_rows(shell.folder / "out" / "summary.csv")[0]["reached"] == "0"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from measuring import write_failing
 
 from paceline import Config
 from paceline.cli import commands as cli
@@ -115,31 +116,12 @@ def test_a_file_of_the_users_own_is_the_training_that_is_tuned(shell):
 
 # What goes wrong.
 
-FAILING = """
-import os
-import gymnasium as gym
-import numpy as np
-
-class Failing(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        reward = float("nan") if "RANK" in os.environ else 0.0
-        return np.zeros(2, np.float32), reward, False, False, {}
-
-gym.register("Failing-v0", Failing)
-"""
-
 
 @pytest.mark.slow
 def test_a_shape_that_fails_is_named_and_the_search_goes_on(shell):
     """The environment fails in ranks alone."""
-    (shell.folder / "failing.py").write_text(FAILING)
-    ended = shell("tune", "--env-id", "failing:Failing-v0", "--hidden", "16", "--time", "40s")
+    failing = write_failing(shell.folder, '"RANK" in os.environ')
+    ended = shell("tune", *failing, "--hidden", "16", "--time", "40s")
     assert ended.code == 0, ended
     assert re.search(r"^2 ranks × .* failed: .*nan", ended.out, re.M), ended.out
     assert load_file(shell.folder / "tuned-failing-Failing-v0-ppo.yaml").get("ranks", 1) == 1

@@ -1,0 +1,30 @@
+"""What tests of `scale`, `bench` and `tune` share: the tables they write, a training that fails."""
+
+from __future__ import annotations
+
+import csv
+
+FAILING = """
+import os
+
+import gymnasium as gym
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+class Failing(CartPoleEnv):
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, float("nan") if {when} else reward, *rest
+
+gym.register("Failing-v0", Failing, max_episode_steps=500)
+"""
+
+
+def csv_rows(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write_failing(folder, when="True"):
+    """Makes `failing:Failing-v0`, whose rewards are NaN where the expression `when` holds."""
+    (folder / "failing.py").write_text(FAILING.format(when=when))
+    return "--env-id", "failing:Failing-v0"
