@@ -18,8 +18,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from paceline.tools.bench.tune import proposal
 from paceline.tools.bench.tune_plan import parse_tune
+from paceline.tools.bench.tune_text import config_text, proposal
 
 CPUS = (4, 8, 16, 28, 32)
 MODES = ("sequential", "parallel")
@@ -46,7 +46,9 @@ def main() -> None:
                 arguments = arguments_of(algo, mode, cpus)
                 plan = parse_tune([*arguments, "--overwrite"])
                 assert plan.constants is not None
-                plan.output.write_text(proposal(plan, *plan.constants, arguments), encoding="utf-8")
+                chosen, sentences = proposal(plan, *plan.constants)
+                text = config_text(plan, chosen, arguments, sentences)
+                plan.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
