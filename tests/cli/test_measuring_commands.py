@@ -50,6 +50,7 @@ REFUSED = {
     "scale --num-workers 1 --duration 10s": ("--duration", "'10s'", "--seconds"),
     "scale --num-workers 1 --stop-at-return 9": ("--stop-at-return", "'9'", "--target-return"),
     "scale --num-workers 1 --log-jsonl x": ("--log-jsonl", "logs/"),
+    "scale --num-workers 1 --num-envs 4 --num-envs-per-worker 2": ("--num-envs", "write one"),
     "scale --num-workers 1 --num-envs-per-worker few": ("num_envs_per_worker", "'few'"),
     "scale --ranks 1,2 --num-envs-per-worker 4": ("num_envs_per_worker is 4", "no workers"),
     "scale --ranks 1,2 --sync local": ("'local'", "ranks is 2"),

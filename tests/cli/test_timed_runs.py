@@ -28,10 +28,8 @@ MODES = {
     "a3c": ("--algo", "a3c", "--num-workers", 2),
     "stream": ("--algo", "impala", "--num-workers", 2),
 }
-SHORT = (
-    *("--num-envs", 4, "--hidden", "16", "--log-every", 1, "--eval-episodes", 1),
-    *("--env-id", "watched:Watched-v0", "--compile", "off"),
-)
+SHORT = """--num-envs 4 --hidden 16 --log-every 1 --eval-episodes 1
+    --env-id watched:Watched-v0 --compile off""".split()
 WATCHED = f"""
 import os
 import struct
@@ -202,10 +200,7 @@ def covered(lines):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mode",
-    ["sequential", *(pytest.param(m, marks=pytest.mark.slow) for m in MODES if m != "sequential")],
-)
+@pytest.mark.parametrize("mode", MODES)
 def test_evaluations_and_checkpoints_are_counted_and_told(shell, mode):
     """Each evaluation takes at least the reset of its environment."""
     more = ("--duration", "3s", "--eval-every", 1500, "--save-every", 1500)
@@ -242,10 +237,8 @@ def test_evaluations_and_checkpoints_are_counted_and_told(shell, mode):
 # Interrupted
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [pytest.param(mode, marks=pytest.mark.slow) for mode in MODES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
 def test_killed_and_resumed_it_goes_on_with_the_time_that_is_left(shell, until, mode):
     run = Timed(
         shell, mode, *SHORT, *MODES[mode], "--duration", "4s", "--save-every", 500, "--keep", 99

@@ -8,6 +8,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+from measuring import report
 
 from paceline.errors import BadInput
 from paceline.tools.bench.metrics import PHASES, measure, measure_together, time_to_score
@@ -16,21 +17,6 @@ from paceline.tools.bench.scale import jobs
 from paceline.tools.bench.scale_plan import parse_scale
 from paceline.tools.bench.scale_plot import draw
 from paceline.tools.bench.scale_report import Measurement, Spread, bottleneck, summarize, table
-
-
-def line(iteration, t_iter=0.1, steps=100, covered=1, **phases):
-    """A report in which learning takes what the phases given do not."""
-    times = {f"t_{phase}": phases.get(phase, 0.0) for phase in PHASES}
-    times["t_learn"] = t_iter - sum(phases.values()) + phases.get("wait", 0.0)
-    return {
-        "iter": iteration,
-        "steps_global": steps * covered,
-        "steps": steps * iteration,
-        "time": t_iter * iteration,
-        "t_iter": t_iter,
-        "memory_mb": 100.0 + iteration,
-        **times,
-    }
 
 
 def a_run(kind, count, fps, repeat=1, score=None, **shares):
@@ -66,7 +52,7 @@ def summary(*runs, ceilings=(1000.0,)):
 
 
 def test_rates_leave_the_warm_up_out():
-    lines = [line(1, t_iter=5.0), line(2, t_iter=5.0), line(3), line(4)]
+    lines = [report(1, t_iter=5.0), report(2, t_iter=5.0), report(3), report(4)]
     found = measure(lines, warmup=2)
     assert (found["iters"], found["steps"], found["memory_mb"]) == (2, 200, 104.0)
     assert found["fps"] == pytest.approx(1000.0)
@@ -75,7 +61,7 @@ def test_rates_leave_the_warm_up_out():
 
 
 def test_a_report_that_began_in_the_warm_up_is_left_out_whole():
-    lines = [line(10, covered=10), line(20, covered=10), line(25, t_iter=0.2, covered=5)]
+    lines = [report(10, covered=10), report(20, covered=10), report(25, t_iter=0.2, covered=5)]
     found = measure(lines, warmup=5)
     assert found["iters"] == 15
     assert found["seconds"] == pytest.approx(10 * 0.1 + 5 * 0.2)
@@ -91,7 +77,7 @@ def test_a_report_that_began_in_the_warm_up_is_left_out_whole():
     ids=["waiting is not counted twice", "learners that work at the same time"],
 )
 def test_shares_of_phases_sum_to_one(times, expected):
-    lines = [line(n) | {f"t_{phase}": t for phase, t in times.items()} for n in (1, 2, 3)]
+    lines = [report(n) | {f"t_{phase}": t for phase, t in times.items()} for n in (1, 2, 3)]
     found = measure(lines, warmup=1)
     shares = {phase: found[f"share_{phase}"] for phase in PHASES}
     assert sum(shares.values()) == pytest.approx(1.0)
@@ -101,27 +87,27 @@ def test_shares_of_phases_sum_to_one(times, expected):
 
 def test_a_run_that_ends_within_the_warm_up_is_refused():
     with pytest.raises(BadInput, match=r"3 iterations.*warm-up of 5.*--warmup-iters"):
-        measure([line(1), line(2), line(3)], warmup=5)
+        measure([report(1), report(2), report(3)], warmup=5)
 
 
 # Independent runs.
 
 
 def test_runs_side_by_side_are_measured_while_all_are_at_work():
-    slow = [line(n, t_iter=0.2) for n in range(1, 11)]  # from 0 to 2 s, 500 steps/s
-    fast = [line(n, t_iter=0.1) for n in range(1, 11)]  # from 0.5 to 1.5 s, 1000 steps/s
+    slow = [report(n, t_iter=0.2) for n in range(1, 11)]  # from 0 to 2 s, 500 steps/s
+    fast = [report(n, t_iter=0.1) for n in range(1, 11)]  # from 0.5 to 1.5 s, 1000 steps/s
     found = measure_together([(100.0, slow), (100.5, fast)], warmup=1)
     assert found["seconds"] == pytest.approx(0.9)
     assert found["fps"] == pytest.approx(1500.0)
 
 
 def test_one_run_side_by_side_is_that_run():
-    lines = [line(n) for n in range(1, 9)]
+    lines = [report(n) for n in range(1, 9)]
     assert measure_together([(7.0, lines)], 3)["fps"] == pytest.approx(measure(lines, 3)["fps"])
 
 
 def test_runs_that_do_not_overlap_say_nothing():
-    lines = [line(n) for n in range(1, 5)]
+    lines = [report(n) for n in range(1, 5)]
     with pytest.raises(BadInput, match="did not overlap"):
         measure_together([(0.0, lines), (10.0, lines)], warmup=1)
 
@@ -141,7 +127,7 @@ def test_time_to_score_counts_if_the_last_hundred_episodes_are_good_enough(
         folder = tmp_path / "checkpoints" / f"{iteration:08d}"
         folder.mkdir(parents=True)
         (folder / "state.json").write_text(json.dumps({"recent": returns}))
-    found = time_to_score(tmp_path, [line(1), line(2), line(3)], target=20.0)
+    found = time_to_score(tmp_path, [report(1), report(2), report(3)], target=20.0)
     assert found == (pytest.approx(0.3) if reached else None)
 
 

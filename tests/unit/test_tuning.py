@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measuring import report
 
 from paceline.envs.source import inspect_env
 from paceline.tools.bench.tune_model import (
+    PHASE_NAMES,
     Burst,
     Constants,
-    Phases,
     Shape,
     fit,
     fps,
@@ -148,10 +149,7 @@ def test_phases_are_never_negative_and_their_shares_add_up(known, number, base):
         phases = predict(shape, known, number)
         assert min(vars(phases).values()) >= 0
         assert sum(phases.shares.values()) == pytest.approx(1)
-
-
-def test_the_bound_is_the_largest_phase_and_never_other():
-    assert Phases(env=1, inference=2, update=3, sync=4, other=9).bound == "sync"
+        assert phases.bound == max(PHASE_NAMES[:-1], key=phases.shares.get)  # never `other`
 
 
 # Its constants, from bursts.
@@ -223,26 +221,14 @@ def test_a_learner_that_waits_for_a_stream_waits_for_environments_and_policies()
     assert found.bound == "env" and found.waiting == 0.0
 
 
-def lines(number, t_iter=0.1, steps=100):
-    known = dict.fromkeys(("t_sync", "t_other", "t_wait"), 0.0)
-    times = {"t_iter": t_iter, "t_rollout": 0.75 * t_iter, "t_learn": 0.25 * t_iter}
-    return [
-        {"iter": n, "time": n * t_iter, "steps_global": steps, "memory_mb": 1.0, **times, **known}
-        for n in range(1, number + 1)
-    ]
-
-
 @pytest.mark.parametrize("number", [1, 2, 30])
-def test_a_burst_is_what_its_metrics_say_however_few_there_are(number):
-    found = burst_from(lines(number), BASE)
+def test_a_burst_is_what_its_metrics_say_without_its_first_moments(number):
+    lines = [report(n, rollout=0.075) for n in range(1, number + 1)]
+    if number > 1:
+        lines[0] |= {"t_iter": 9.0, "t_rollout": 9.0}
+    found = burst_from(lines, BASE)
     assert (found.t_iter, found.fps, found.valid) == pytest.approx((0.1, 1000, 100 / 4096))
     assert (found.t_rollout, found.t_learn) == pytest.approx((0.075, 0.025))
-
-
-def test_the_first_moments_of_a_burst_do_not_count():
-    slow = lines(30)
-    slow[0] |= {"t_iter": 9.0, "t_rollout": 9.0}
-    assert burst_from(slow, BASE).t_iter == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Taxi-v4"])
@@ -282,25 +268,18 @@ def test_the_largest_machine_and_batch_are_laid_out_at_once():
     assert 1000 < len(candidates(BASE, limits(BASE, max_rows=10**8), 512)) < 10**6
 
 
-def test_a_mode_restricts_the_processes():
-    one = candidates(BASE, limits(BASE, mode="sequential"), 4)
-    more = candidates(BASE, limits(BASE, mode="parallel"), 4)
-    assert {shape.processes for shape in one} == {1}
+def test_limits_restrict_processes_threads_and_minibatches():
+    one, more, threaded = (
+        candidates(BASE, limits(BASE, **limit), 4)
+        for limit in ({"mode": "sequential"}, {"mode": "parallel"}, {"threaded": True})
+    )
+    assert {shape.processes for shape in one} == {1} == {shape.threads for shape in more}
     assert more and min(shape.processes for shape in more) > 1
-
-
-def test_threads_are_tried_only_where_the_learner_gains_from_them():
-    assert {shape.threads for shape in candidates(BASE, limits(BASE), 4)} == {1}
-    found = candidates(BASE, limits(BASE, threaded=True), 4)
-    assert {shape.threads for shape in found if shape.processes == 1} == {1, 2, 3, 4}
-    assert max(shape.threads * shape.learners for shape in found) == 4
-
-
-def test_a2c_has_one_minibatch_however_many_rows():
-    base = Shape(envs=8, steps=5)
-    found = candidates(base, limits(base, 4, one_minibatch=True), 2)
-    assert {shape.minibatches for shape in found} == {1}
-    assert {shape.rows for shape in found} == {40, 80, 160}
+    assert {shape.threads for shape in threaded if shape.processes == 1} == {1, 2, 3, 4}
+    assert max(shape.threads * shape.learners for shape in threaded) == 4
+    a2c = Shape(envs=8, steps=5)
+    found = candidates(a2c, limits(a2c, 4, one_minibatch=True), 2)
+    assert {(shape.minibatches, shape.rows) for shape in found} == {(1, 40), (1, 80), (1, 160)}
 
 
 def test_rollouts_stay_as_long_as_advantages_look_ahead():

@@ -71,6 +71,8 @@ def parse_options(
 
 def all_envs(given: Mapping[str, Any], file: Mapping[str, Any], workers: int) -> str | None:
     """num_envs of so many workers, also where they are given for each; None if not given."""
+    if "num_envs" in given and "num_envs_per_worker" in given:
+        raise BadInput("--num-envs and --num-envs-per-worker say the same thing: write one of them")
     for source in (given, file):
         if source.get("num_envs") is not None:
             return str(source["num_envs"])

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +88,15 @@ def _claim(plan: BenchPlan) -> None:
         for algo in (*ALGORITHMS, *ALIASES):  # whichever it had; other directories are not ours
             for mode in MODES:
                 shutil.rmtree(variant_folder(plan.folder, algo, mode), ignore_errors=True)
-    elif _holds(plan):
-        return
     else:
+        with suppress(BadInput):
+            if remembered(plan.folder) == plan.arguments:
+                return
         raise BadInput(
             f"{plan.folder} holds another benchmark; go on with it by `paceline bench --resume "
             f"{plan.folder}`, choose another --output-dir, or give --overwrite"
         )
     replace_file(file, json.dumps({"arguments": plan.arguments}, indent=1).encode())
-
-
-def _holds(plan: BenchPlan) -> bool:
-    """Whether its directory was begun with the same arguments."""
-    try:
-        return remembered(plan.folder) == plan.arguments
-    except BadInput:
-        return False
 
 
 class BenchSweep:

@@ -88,8 +88,6 @@ def parse_bench(arguments: list[str]) -> BenchPlan:
     refuse_flags("bench", given, SET_BY_BENCH)
     in_file = {name: file[name] for name in REFUSED_IN_FILE if file.get(name) is not None}
     refuse_flags("bench", in_file, SET_BY_BENCH, f" in {given.get('config')}")
-    if "num_envs" in given and "num_envs_per_worker" in given:
-        raise BadInput("--num-envs and --num-envs-per-worker say the same thing: write one of them")
     algos = _names("--algos", own["algos"], (*ALGORITHMS, *ALIASES))
     modes = _names("--modes", own["modes"], MODES)
     if not any(name in given or file.get(name) is not None for name in BUDGETS):
