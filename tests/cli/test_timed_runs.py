@@ -28,8 +28,8 @@ MODES = {
     "a3c": ("--algo", "a3c", "--num-workers", 2),
     "stream": ("--algo", "impala", "--num-workers", 2),
 }
-SHORT = """--num-envs 4 --hidden 16 --log-every 1 --eval-episodes 1
-    --env-id watched:Watched-v0 --compile off""".split()
+SMALL = ("--num-envs", 4, "--hidden", "16", "--log-every", 1, "--eval-episodes", 1)
+SHORT = (*SMALL, "--env-id", "watched:Watched-v0", "--compile", "off")
 WATCHED = f"""
 import os
 import struct
