@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -16,8 +15,6 @@ NEAR = 0.97
 """Share of the best rate from which the simpler of two shapes is preferred."""
 MAX_NUMBERS = 64
 """Numbers of environments that are tried with each number of processes."""
-MAX_ALIKE = 3
-"""Shapes with the same processes on the shortlist."""
 HOPELESS = 0.75
 """Share of the best predicted rate below which a shape is not worth a measurement."""
 CAN_PIN = hasattr(os, "sched_setaffinity")
@@ -132,10 +129,5 @@ def shortlist(
     parallel = [shape for shape in ranked if shape.processes > 1]
     if CAN_PIN and parallel:
         found.append(replace(parallel[0], pinned=True))
-    alike = Counter[tuple[int, ...]]()
-    for shape in ranked:
-        processes = shape.learners, shape.workers, shape.threads
-        alike[processes] += 1
-        if rates[shape] >= HOPELESS * rates[ranked[0]] and alike[processes] <= MAX_ALIKE:
-            found.append(shape)
+    found += [shape for shape in ranked if rates[shape] >= HOPELESS * rates[ranked[0]]]
     return list(dict.fromkeys(found))[:number]
