@@ -19,6 +19,8 @@ class Failing(CartPoleEnv):
 
 gym.register("Failing-v0", Failing, max_episode_steps=500)
 """
+FAILURE = "returned the reward nan"
+"""What such a training says."""
 
 
 def csv_rows(path):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from histories import curve, write_run
-from measuring import csv_rows, write_failing
+from measuring import FAILURE, csv_rows, write_failing
 
 from paceline.cli.console import Console
 from paceline.tools.bench import bench
@@ -145,7 +145,7 @@ def test_a_cell_that_fails_is_shown_with_its_cause_and_the_others_go_on(shell):
     report = (shell.folder / "out" / "comparison_report.txt").read_text()
     page = (shell.folder / "out" / "report.html").read_text()
     for text in (ended.out, report, page):
-        assert "nan" in text
+        assert FAILURE in text
     assert "A2C · ranks · seed 0" in report and "A3C · sequential · seed 0" in report
     assert "A3C · ranks: a3c has no such form" in report and "a3c has no such form" in page
     found = counts(shell)
@@ -162,14 +162,14 @@ def test_what_has_failed_is_tried_again_and_what_is_done_is_not(shell):
     assert ended.code == 0, ended
     assert made_by(done) == before and "A2C · sequential · seed 0: done before" in ended.out
     assert counts(shell) == {"A2C · 2 ranks": "1", "A2C · sequential": "1", "A3C · 1 learner": "1"}
-    assert "nan" not in (shell.folder / "out" / "comparison_report.txt").read_text()
+    assert FAILURE not in (shell.folder / "out" / "comparison_report.txt").read_text()
 
 
 def test_where_every_cell_fails_that_is_said_and_no_report_is_made(shell):
     failing = write_failing(shell.folder)
     plan = ("--algos", "ppo", "--modes", "sequential", *SHORT, "--total-steps", 4000)
     ended = shell("bench", *plan, *failing, "--output-dir", "out")
-    assert ended.code not in (0, 1) and "nan" in ended.err and "Traceback" not in ended.err
+    assert ended.code not in (0, 1) and FAILURE in ended.err and "Traceback" not in ended.err
     assert not (shell.folder / "out" / "report.html").exists()
 
 

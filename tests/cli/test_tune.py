@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from measuring import write_failing
+from measuring import FAILURE, write_failing
 
 from paceline import Config
 from paceline.cli import commands as cli
@@ -121,7 +121,7 @@ def test_a_shape_that_fails_is_named_and_the_search_goes_on(shell):
     failing = write_failing(shell.folder, '"RANK" in os.environ')
     ended = shell("tune", *failing, "--hidden", "16", "--time", "40s")
     assert ended.code == 0, ended
-    assert re.search(r"^2 ranks × .* failed: .*nan", ended.out, re.M), ended.out
+    assert re.search(rf"^2 ranks × .* failed: .*{FAILURE}", ended.out, re.M), ended.out
     assert load_file(shell.folder / "tuned-failing-Failing-v0-ppo.yaml").get("ranks", 1) == 1
 
 
