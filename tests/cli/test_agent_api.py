@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import shutil
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -22,16 +27,13 @@ KINDS = {
 @pytest.fixture(scope="module")
 def runs(shell_in, tmp_path_factory):
     """One run of each kind, trained when it is first asked for."""
-    shell, made = shell_in(tmp_path_factory.mktemp("agents")), {}
+    shell = shell_in(tmp_path_factory.mktemp("agents"))
 
+    @functools.cache
     def run(kind):
-        if kind not in made:
-            env_id, kwargs, flags = KINDS[kind]
-            options = ["--env-id", env_id, "--eval-episodes", "1", "--num-envs", "4", *flags]
-            if kwargs:
-                options += ["--env.kwargs", '{"image": true}']
-            made[kind] = shell.train_here(kind, *options).path
-        return made[kind]
+        env_id, kwargs, flags = KINDS[kind]
+        options = ["--env-id", env_id, "--eval-episodes", "1", "--num-envs", "4", *flags]
+        return shell.train_here(kind, *options, "--env.kwargs", json.dumps(kwargs)).path
 
     return run
 
@@ -120,10 +122,7 @@ def test_an_observation_of_another_shape_is_refused_with_both_shapes(runs):
 
 def test_a_checkpoint_can_be_loaded_without_its_run(runs, tmp_path):
     last = sorted((runs("vector") / "checkpoints").glob("0*"))[-1]
-    moved = tmp_path / "policy"
-    moved.mkdir()
-    for file in last.iterdir():
-        (moved / file.name).write_bytes(file.read_bytes())
+    moved = shutil.copytree(last, tmp_path / "policy")
     obs = observations("vector")
     assert paceline.load(moved).act(obs) == paceline.load(runs("vector")).act(obs)
 
@@ -135,17 +134,9 @@ def test_a_directory_without_checkpoints_is_refused(tmp_path):
 
 
 def test_loading_and_acting_on_vectors_needs_no_torch(runs, shell):
-    import subprocess
-    import sys
-
     program = (
         "import sys, numpy, paceline; agent = paceline.load(sys.argv[1]); "
         "agent.act(numpy.zeros(4)); print('torch' in sys.modules)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, runs("vector")],
-        capture_output=True,
-        text=True,
-        env=shell.environment(),
-    )
-    assert ended.stdout.strip() == "False", ended
+    ended = shell.execute(sys.executable, "-c", program, runs("vector"))
+    assert ended.out.strip() == "False", ended

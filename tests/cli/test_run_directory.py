@@ -57,7 +57,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def trained(shell_in, tmp_path_factory):
-    """The run of a name in `OPTIONS`, made when it is first asked for: (shell, run, output)."""
+    """The run of a name in `OPTIONS`, made when it is first asked for: (run, what was said)."""
 
     @functools.cache
     def train(name):
@@ -65,14 +65,20 @@ def trained(shell_in, tmp_path_factory):
         flags = [(f"--{option.replace('_', '-')}", v) for option, v in OPTIONS[name].items()]
         ended = shell("train", "--output-dir", "run", *itertools.chain(*flags))
         assert ended.code == 0, ended
-        return shell, shell.run("run"), ended
+        return shell.run("run"), ended
 
     return train
 
 
+@pytest.fixture(scope="module", params=OPTIONS)
+def any_run(trained, request):
+    return trained(request.param)[0]
+
+
 @pytest.fixture(scope="module")
-def ppo(trained):
-    return trained("ppo")
+def run(trained):
+    """PPO's."""
+    return trained("ppo")[0]
 
 
 def fingerprint(folder):
@@ -93,8 +99,7 @@ def strictly(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_a_run_directory_holds_the_documented_files(ppo):
-    _, run, _ = ppo
+def test_a_run_directory_holds_the_documented_files(run):
     for name in ("config.yaml", "run.json", "metrics.jsonl", "eval.json"):
         assert (run.path / name).is_file(), name
     assert list((run.path / "events").glob("events.out.tfevents.*"))
@@ -104,8 +109,7 @@ def test_a_run_directory_holds_the_documented_files(ppo):
     assert not run.leftovers()
 
 
-def test_run_json_holds_versions_hardware_choices_and_command(ppo):
-    _, run, _ = ppo
+def test_run_json_holds_versions_hardware_choices_and_command(run):
     facts = run.json("run.json")
     assert {"python", "torch", "numpy", "gymnasium", "paceline"} <= set(facts["versions"])
     assert facts["cpu"]
@@ -116,10 +120,8 @@ def test_run_json_holds_versions_hardware_choices_and_command(ppo):
     assert facts["preset"] == "CartPole-v1"
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_line_of_the_metrics_has_every_field_and_is_strict_json(trained, name):
-    _, run, _ = trained(name)
-    lines = run.text("metrics.jsonl").splitlines()
+def test_every_line_of_the_metrics_has_every_field_and_is_strict_json(any_run):
+    lines = any_run.text("metrics.jsonl").splitlines()
     assert len(lines) > 2
     for line in lines:
         values = strictly(line)
@@ -128,8 +130,7 @@ def test_every_line_of_the_metrics_has_every_field_and_is_strict_json(trained, n
             assert value is None or math.isfinite(value), field
 
 
-def test_ppo_reports_every_iteration_with_every_number(ppo):
-    _, run, _ = ppo
+def test_ppo_reports_every_iteration_with_every_number(run):
     lines = run.metrics()
     assert [line["iter"] for line in lines] == list(range(1, len(lines) + 1))
     may_be_null = {"episode_return", "episode_length", "cpu_percent", "eval_return", "rho_mean"}
@@ -140,7 +141,7 @@ def test_ppo_reports_every_iteration_with_every_number(ppo):
 
 @pytest.mark.parametrize("name", ["a2c", "impala"])
 def test_a_report_covers_several_short_iterations(trained, name):
-    _, run, _ = trained(name)
+    run, _ = trained(name)
     lines, every = run.metrics(), load_file(run.path / "config.yaml")["log_every"]
     assert every > 1
     assert [line["iter"] for line in lines[:-1]] == [every * n for n in range(1, len(lines))]
@@ -150,10 +151,8 @@ def test_a_report_covers_several_short_iterations(trained, name):
         assert (line["rho_mean"] is None) == (name == "a2c")
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_steps_add_up(trained, name):
-    _, run, _ = trained(name)
-    config, lines = resolve(load_file(run.path / "config.yaml")), run.metrics()
+def test_steps_add_up(any_run):
+    config, lines = resolve(load_file(any_run.path / "config.yaml")), any_run.metrics()
     steps = iterations = 0
     for line in lines:
         rows = (line["iter"] - iterations) * config.num_envs * config.rollout_steps
@@ -162,15 +161,13 @@ def test_steps_add_up(trained, name):
         assert line["steps"] == steps
         assert line["world_size"] == 1
     finished = sum(round(line["episodes"] * (line["episode_length"] or 0)) for line in lines)
-    still_open = from_safetensors(run.last("state.safetensors"))["sampler.0.length"]
+    still_open = from_safetensors(any_run.last("state.safetensors"))["sampler.0.length"]
     assert steps == finished + still_open.sum()
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_the_times_of_a_report_add_up_to_t_iter(trained, name):
-    _, run, _ = trained(name)
+def test_the_times_of_a_report_add_up_to_t_iter(any_run):
     before = iterations = 0
-    for line in run.metrics():
+    for line in any_run.metrics():
         parts = line["t_rollout"] + line["t_learn"] + line["t_sync"] + line["t_other"]
         assert parts == pytest.approx(line["t_iter"], rel=0.01, abs=1e-4)
         covered = line["iter"] - iterations
@@ -181,24 +178,24 @@ def test_the_times_of_a_report_add_up_to_t_iter(trained, name):
         before, iterations = line["time"], line["iter"]
 
 
-def test_the_copy_of_the_metrics_is_the_same(ppo):
-    shell, run, _ = ppo
-    assert (shell.folder / "copy.jsonl").read_bytes() == (run.path / "metrics.jsonl").read_bytes()
+def test_the_copy_of_the_metrics_is_the_same(run):
+    assert (run.path.parent / "copy.jsonl").read_bytes() == (
+        run.path / "metrics.jsonl"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_config_yaml_reloads_to_the_configuration_of_the_run(trained, name):
-    shell, run, _ = trained(name)
+    run, _ = trained(name)
     given = {"output_dir": "run", **OPTIONS[name]}
     for path in {"output_dir", "log_jsonl"} & set(given):  # found from any directory
-        given[path] = str(shell.folder / given[path])
+        given[path] = str(run.path.parent / given[path])
     reloaded = resolve(load_file(run.path / "config.yaml"))
     assert reloaded == dataclasses.replace(Config(**given), preset="none")
 
 
-def test_config_yaml_is_complete(ppo):
+def test_config_yaml_is_complete(run):
     """No value in it depends on a default that a later version may change."""
-    _, run, _ = ppo
     written = yaml.safe_load(run.text("config.yaml"))
     assert set(written) == {*(field.name for field in option_fields()), *Config().options}
     for section in ("env", "ppo", "a2c", "impala"):
@@ -217,8 +214,7 @@ def test_a_run_from_the_config_of_another_learns_the_same(shell):
     assert first.last() != shell.train_here("other", *config, "--seed", "6").last()
 
 
-def test_eval_json_has_every_field_and_its_statistics_are_right(ppo):
-    _, run, _ = ppo
+def test_eval_json_has_every_field_and_its_statistics_are_right(run):
     result = strictly(run.text("eval.json"))
     names = "episodes mean std median min max length_mean ci_low ci_high returns seeds"
     assert {*shlex.split(names), "checkpoint", "env_id", "sampled", "elsewhere"} == set(result)
@@ -234,8 +230,7 @@ def test_eval_json_has_every_field_and_its_statistics_are_right(ppo):
     assert (run.path / result["checkpoint"]).is_dir()
 
 
-def test_periodic_evaluation_keeps_the_best_checkpoint(ppo):
-    _, run, _ = ppo
+def test_periodic_evaluation_keeps_the_best_checkpoint(run):
     scores = {line["iter"]: line["eval_return"] for line in run.metrics() if line["eval_return"]}
     assert len(scores) >= 3
     best = run.path / "checkpoints" / "best"
@@ -244,25 +239,22 @@ def test_periodic_evaluation_keeps_the_best_checkpoint(ppo):
     assert {path.name for path in best.iterdir()} == CHECKPOINT_FILES
 
 
-def test_the_best_checkpoint_scores_the_same_when_evaluated_again(ppo):
-    _, run, _ = ppo
+def test_the_best_checkpoint_scores_the_same_when_evaluated_again(run):
     best = max(line["eval_return"] or -math.inf for line in run.metrics())
     agent = paceline.load(run.path / "checkpoints" / "best")
     assert paceline.evaluate(agent, "CartPole-v1", 7).mean == pytest.approx(best, rel=1e-5)
 
 
-def test_only_the_newest_checkpoints_are_kept_beside_the_best(ppo):
-    _, run, _ = ppo
+def test_only_the_newest_checkpoints_are_kept_beside_the_best(run):
     names = {path.name for path in run.checkpoints()}
     best = (run.path / "checkpoints" / "best").resolve().name
     newest = sorted(names)[-2:]
     assert names == {*newest, best}
 
 
-def test_tensorboard_reads_the_curves(ppo):
+def test_tensorboard_reads_the_curves(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    _, run, _ = ppo
     events = EventAccumulator(str(run.path / "events")).Reload()
     tags = events.Tags()["scalars"]
     assert {"train/loss", "rollout/episode_return", "time/fps", "eval/mean_return"} <= set(tags)
@@ -303,10 +295,9 @@ def test_a_run_of_one_environment_and_one_step_trains(shell):
     assert all(strictly(line) for line in run.text("metrics.jsonl").splitlines())
 
 
-def test_a_directory_that_holds_a_run_is_refused_and_left_untouched(ppo):
-    shell, run, _ = ppo
+def test_a_directory_that_holds_a_run_is_refused_and_left_untouched(run, shell_in):
     before = fingerprint(run.path)
-    ended = shell("train", "--total-iters", "1", "--output-dir", "run")
+    ended = shell_in(run.path.parent)("train", "--total-iters", "1", "--output-dir", "run")
     assert_refused(ended, ("run already holds a run", "paceline resume run", "--overwrite"))
     assert fingerprint(run.path) == before
 
@@ -360,8 +351,8 @@ def test_successive_runs_without_output_dir_get_a_directory_each(tmp_path, monke
     assert len(list((tmp_path / "runs").iterdir())) == 3
 
 
-def test_piped_output_is_plain_lines_with_the_preset_among_the_first(ppo):
-    _, _, ended = ppo
+def test_piped_output_is_plain_lines_with_the_preset_among_the_first(trained):
+    _, ended = trained("ppo")
     assert ESCAPE not in ended.out
     assert "\r" not in ended.out
     assert not ended.err
@@ -434,12 +425,8 @@ def test_control_c_on_a_terminal_stops_the_run_so_that_it_can_be_resumed(shell):
         if "steps/s" in shown and not pressed:
             pressed.append(os.write(keyboard, b"\x03"))
 
-    code, shown = on_a_terminal(
-        shell,
-        *("train", "--total-steps", "10M", "--output-dir", "run", "--track", "none"),
-        *("--compile", "off"),
-        after=press,
-    )
+    flags = ("--total-steps", "10M", "--track", "none", "--compile", "off")
+    code, shown = on_a_terminal(shell, "train", "--output-dir", "run", *flags, after=press)
     assert pressed
     assert code == 75, shown
     assert "paceline resume" in shown
@@ -452,9 +439,7 @@ def test_control_c_on_a_terminal_stops_the_run_so_that_it_can_be_resumed(shell):
 @pytest.mark.slow
 def test_a_closed_output_pipe_does_not_end_a_run_with_exit_code_0(shell):
     """`paceline train | head -1`: exit code 0 is for runs that have spent their budget."""
-    process = shell.start(
-        *("train", "--total-steps", "20000", "--output-dir", "run", "--track", "none")
-    )
+    process = shell.start("train", "--total-steps", "20000", "--output-dir", "run")
     process.stdout.readline()
     process.stdout.close()
     _, err = process.communicate(timeout=60)
@@ -467,15 +452,13 @@ def test_a_closed_output_pipe_does_not_end_a_run_with_exit_code_0(shell):
 
 def test_a_console_on_a_full_disk_does_not_end_the_training(shell):
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        ended = shell(
-            *("train", "--total-iters", "3", "--output-dir", "run", "--track", "none"), stdout=full
-        )
+        ended = shell("train", "--total-iters", "3", "--output-dir", "run", stdout=full)
     assert "Traceback" not in ended.err, ended.err
     assert shell.run("run").metrics()[-1]["iter"] == 3
 
 
-def test_an_interrupted_evaluation_ends_without_a_traceback(ppo, until):
-    shell, *_ = ppo
+def test_an_interrupted_evaluation_ends_without_a_traceback(run, shell_in):
+    shell = shell_in(run.path.parent)
     process = shell.start("eval", "run", "--episodes", "100000", stdout=subprocess.DEVNULL)
     time.sleep(3)
     assert process.poll() is None

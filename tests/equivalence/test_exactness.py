@@ -8,7 +8,7 @@ from itertools import pairwise
 import gymnasium as gym
 import numpy as np
 import pytest
-from saved_runs import PLAIN
+from saved_runs import PLAIN, assert_same
 from worlds import env_maker, serial_of
 
 import paceline
@@ -60,8 +60,7 @@ def test_the_same_seed_gives_the_same_weights_to_the_bit(name):
             results.append((rollouts, parts.learner.state()))
     (one, ours), (again, theirs), (_, others) = results
     assert one == again
-    for key in ours:
-        assert ours[key].tobytes() == theirs[key].tobytes(), key
+    assert_same(ours, theirs)
     assert ours["storage"].tobytes() != others["storage"].tobytes()
 
 
@@ -112,9 +111,9 @@ def test_a_restored_sampler_continues_exactly(name, before):
         expected = [advance(sampler, weights) for _ in range(3)]
         last = sampler.state()
     with restored(config, weights, state) as twin:
-        assert_same_state(twin.state(), state)
+        assert_same(twin.state(), state)
         assert [advance(twin, weights) for _ in range(3)] == expected
-        assert_same_state(twin.state(), last)
+        assert_same(twin.state(), last)
 
 
 @pytest.mark.parametrize("name", SAMPLED)
@@ -127,16 +126,10 @@ def test_the_state_after_a_rollout_without_an_update_repeats_that_rollout(name, 
         now = sampler.state()
         expected = snapshot(sampler.collect())
         state = sampler.state()
-    assert_same_state(state, now)
+    assert_same(state, now)
     with restored(config, weights, state) as twin:
         assert snapshot(twin.collect()) == expected
-        assert_same_state(twin.state(), now)
-
-
-def assert_same_state(one, other):
-    assert one.keys() == other.keys()
-    for name in one:
-        assert np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes(), name
+        assert_same(twin.state(), now)
 
 
 def test_a_state_holds_the_actions_of_open_episodes_only():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import random
 import shlex
@@ -11,7 +9,7 @@ import shutil
 from itertools import islice
 
 import pytest
-from malicious import Forked, Job
+from malicious import Job
 
 import paceline
 from paceline.errors import BadInput
@@ -23,27 +21,6 @@ FLAGS = shlex.split(
 )
 PER_FILE = 130
 """Damages to each of the four files."""
-
-
-@pytest.fixture(scope="module")
-def made(shell_in, tmp_path_factory):
-    """A whole run with four checkpoints."""
-    shell = shell_in(tmp_path_factory.mktemp("made"))
-    return shell.train_here("run", *FLAGS)
-
-
-@pytest.fixture
-def run(made, shell):
-    """A copy of it to damage."""
-    shutil.copytree(made.path, shell.folder / "run", symlinks=True)
-    return shell.run("run")
-
-
-@pytest.fixture(scope="module")
-def forked():
-    server = Forked()
-    yield server
-    server.close()
 
 
 def damages(name, run):
@@ -58,6 +35,9 @@ def damages(name, run):
     yield "that of the checkpoint before", other
     yield "its first half that of the checkpoint before", other[: size // 2] + whole[size // 2 :]
     yield "turned round", whole[::-1]
+    if name == "manifest.json":
+        for nonsense in (b"[" * 100_000, b"[]", b"null", b"{}", b'{"state.json": 5}'):
+            yield f"replaced by {nonsense[:9]}", nonsense
     for more in (b"\0", b"}", b"0", whole, bytes(4096)):  # white space would change no JSON
         yield f"{len(more)} bytes appended", whole + more
         yield f"{len(more)} bytes put before", more + whole
@@ -206,32 +186,6 @@ def test_a_damaged_checkpoint_that_is_asked_for_is_refused(run):
     last = run.checkpoints()[-1]
     os.truncate(last / "weights.safetensors", 100)
     with pytest.raises(BadInput, match=r"weights\.safetensors"):
-        paceline.load(last)
-
-
-def plant(folder, name, content):
-    """Replace a file of a checkpoint and make the manifest agree."""
-    (folder / name).write_bytes(content)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
-@pytest.mark.parametrize("facts", ["{}", "[]", "null", "5", '{"iter": "x"}', '{"weights": 5}'])
-def test_a_checkpoint_that_says_nonsense_about_itself_is_refused_with_a_sentence(run, facts):
-    """Its sums agree, as they would in a run that somebody else has made up."""
-    last = run.checkpoints()[-1]
-    plant(last, "state.json", facts.encode())
-    with pytest.raises(BadInput, match=r"state\.json"):
-        paceline.load(last)
-
-
-@pytest.mark.parametrize("manifest", ["[" * 100_000, "[]", "null", "{}", '{"state.json": 5}', ""])
-def test_a_manifest_that_is_nonsense_is_refused_with_a_sentence(run, manifest):
-    *_, previous, last = run.checkpoints()
-    (last / "manifest.json").write_text(manifest)
-    assert checkpoint.load_newest(run.path / "checkpoints")[0] == previous
-    with pytest.raises(BadInput, match=r"manifest\.json"):
         paceline.load(last)
 
 

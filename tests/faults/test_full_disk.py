@@ -11,6 +11,7 @@ import shlex
 
 import psutil
 import pytest
+from saved_runs import iterations
 
 from paceline.storage import checkpoint
 
@@ -32,12 +33,8 @@ def full(size):
 
 
 def fill(process, size=1000):
+    """From now on; `resource.RLIM_INFINITY` takes it back."""
     psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
-def relieve(process):
-    unlimited = resource.RLIM_INFINITY
-    psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (unlimited, unlimited))
 
 
 @pytest.fixture
@@ -69,7 +66,7 @@ def test_a_disk_that_fills_up_for_a_while_costs_nothing_but_checkpoints(shell, s
         lines.append(process.stdout.readline())
         assert lines[-1], lines
     saved = whole(run)
-    relieve(process)
+    fill(process, resource.RLIM_INFINITY)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     said = [line for line in lines if "File too large" in line]
@@ -78,9 +75,8 @@ def test_a_disk_that_fills_up_for_a_while_costs_nothing_but_checkpoints(shell, s
     assert "Traceback" not in out + err
     assert whole(run) == 150 > saved
     assert not run.leftovers()
-    iterations = [line["iter"] for line in run.metrics()]  # every line that is there is whole
-    assert iterations == sorted(set(iterations))
-    assert iterations[-1] == 150
+    written = iterations(run)  # every line that is there is whole
+    assert written == sorted(set(written)) and written[-1] == 150
 
 
 @pytest.mark.parametrize("track", ["none", "tensorboard"])
@@ -121,4 +117,4 @@ def test_a_resume_on_a_full_disk_says_so_and_harms_nothing(shell):
     assert {name: (run.path / name).read_bytes() for name in before} == before
     assert whole(run) == 4
     shell.resume_here("run", total_iters=8)
-    assert [line["iter"] for line in run.metrics()] == list(range(1, 9))
+    assert iterations(run) == list(range(1, 9))

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from saved_runs import assert_same
 
 import paceline
 from paceline.errors import BadInput
+from paceline.storage import checkpoint
+
+ALONE = {"threads": 1, "compile": "off", "track": "none"}
 
 
 def config_of(folder, **options):
-    defaults = {
-        "env_id": "CartPole-v1",
-        "num_envs": 4,
-        "rollout_steps": 32,
-        "minibatches": 4,
-        "total_steps": 1000,
-        "threads": 1,
-        "compile": "off",
-        "track": "none",
-        "eval_episodes": 2,
-        "normalize_obs": True,
-        "normalize_return": True,
-    }
+    rollouts = {"num_envs": 4, "rollout_steps": 32, "minibatches": 4, "total_steps": 1000}
+    normalized = {"normalize_obs": True, "normalize_return": True}
+    defaults = ALONE | {"eval_episodes": 2} | rollouts | normalized
     return paceline.Config(output_dir=str(folder), **(defaults | options))
 
 
@@ -47,8 +41,6 @@ def test_a_run_begins_with_the_others_weights_and_fresh_counters(source, tmp_pat
 
 
 def test_statistics_are_taken_over_with_their_weight(source, tmp_path):
-    from paceline.storage import checkpoint
-
     config = config_of(tmp_path / "run", init_from=str(source), total_iters=1, total_steps=None)
     list(paceline.train(config))
     found = [checkpoint.load_newest(run / "checkpoints")[1] for run in (source, tmp_path / "run")]
@@ -63,9 +55,7 @@ def test_such_a_run_resumes_to_the_byte(source, tmp_path):
         if report.iter == 3:
             break
     list(paceline.resume(tmp_path / "parts"))
-    one, other = (paceline.load(tmp_path / name).weights for name in ("whole", "parts"))
-    for name in one:
-        assert one[name].tobytes() == other[name].tobytes()
+    assert_same(*(paceline.load(tmp_path / name).weights for name in ("whole", "parts")))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +100,5 @@ def test_a_run_that_was_good_enough_goes_on_with_a_higher_score(tmp_path):
     config = config_of(tmp_path / "run", total_steps=20_000, stop_at_return=15.0)
     first = list(paceline.train(config))[-1]
     assert list(paceline.resume(tmp_path / "run")) == []
-    more = list(
-        paceline.resume(tmp_path / "run", stop_at_return=1e9, total_steps=first.steps + 500)
-    )
-    assert more[-1].steps >= first.steps + 500
+    longer = {"stop_at_return": 1e9, "total_steps": first.steps + 500}
+    assert list(paceline.resume(tmp_path / "run", **longer))[-1].steps >= first.steps + 500

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import shlex
 import signal
 import subprocess
 import time
+from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -34,16 +37,20 @@ def flags_of(case):
 @pytest.fixture(scope="module")
 def reference(shell_in, tmp_path_factory):
     """The uninterrupted run of a case, made when it is first asked for: (result, its seconds)."""
-    made = {}
 
-    def run(case):
-        if case not in made:
-            shell = shell_in(tmp_path_factory.mktemp(case))
-            run = shell.train_here("run", *flags_of(case))
-            made[case] = run.result(), run.metrics()[-1]["time"]
-        return made[case]
+    @functools.cache
+    def made(case):
+        shell = shell_in(tmp_path_factory.mktemp(case))
+        run = shell.train_here("run", *flags_of(case))
+        return run.result(), run.metrics()[-1]["time"]
 
-    return run
+    return made
+
+
+def reports(shell):
+    """How many lines of metrics the run has written."""
+    metrics = shell.folder / "run" / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
 def moments(number, longest):
@@ -55,37 +62,17 @@ def moments(number, longest):
     return delays
 
 
-def killed_and_resumed(shell, case, delays, resume):
-    """Train and kill, resume and kill, …; resume to the end."""
-    hits = 0
-    for number, delay in enumerate(delays):
-        first = ["train", "--output-dir", "run", *flags_of(case)]
-        hits += shell.kill(first if number == 0 else ["resume", "run"], "run", delay)
-    run = resume("run")
-    print(f"{hits} of {len(delays)} were still running")
-    return run
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("case", "kills"), [("ppo", 2), ("a2c", 1), ("impala", 1), ("image", 1), ("box", 1)]
-)
+@pytest.mark.timeout(900)
+@pytest.mark.sampled(18)  # two kills of PPO, and of the run with images
+@pytest.mark.parametrize(("case", "kills"), list(product(CASES, (2, 4, 4, 4, 4, 4))))
 def test_a_killed_run_resumes_to_the_same_result(shell, reference, case, kills):
     expected, seconds = reference(case)
-    resume = shell.resume if case == "ppo" else shell.resume_here
-    run = killed_and_resumed(shell, case, moments(kills, seconds), resume)
-    assert run.result() == expected
-    assert not run.leftovers()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("round_", range(5))
-def test_a_run_killed_four_times_resumes_to_the_same_result(shell, reference, case, round_):
-    """Twenty runs with four kills each."""
-    expected, seconds = reference(case)
-    run = killed_and_resumed(shell, case, moments(4, seconds), shell.resume)
+    arguments, hits = ["train", "--output-dir", "run", *flags_of(case)], 0
+    for delay in moments(kills, seconds):
+        hits += shell.kill(arguments, "run", delay)
+        arguments = ["resume", "run"]
+    print(f"{hits} of {kills} were still running")
+    run = shell.resume("run")
     assert run.result() == expected
     assert not run.leftovers()
 
@@ -93,8 +80,7 @@ def test_a_run_killed_four_times_resumes_to_the_same_result(shell, reference, ca
 def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(shell, until, caplog):
     flags = ["--total-steps", "20000", "--track", "none", "--eval-episodes", "2"]
     process = shell.start("train", "--output-dir", "run", *flags)
-    metrics = shell.folder / "run" / "metrics.jsonl"
-    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 5)
+    until(lambda: reports(shell) >= 5)
     process.kill()
     process.communicate(timeout=10)
     assert not shell.run("run").checkpoints()
@@ -109,7 +95,10 @@ SAVING = shlex.split(
 )
 
 
-def kill_while_saving(shell, kills):
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kills", [10, 100])
+def test_a_run_killed_while_it_saves_always_has_an_intact_checkpoint(shell, kills):
     """Checkpoints after every iteration, which take most of the time; kill, resume, kill, …"""
     arguments, seen, torn = ["train", "--output-dir", "run", *SAVING], 0, 0
     for number, delay in enumerate(moments(kills, 0.6)):
@@ -128,35 +117,18 @@ def kill_while_saving(shell, kills):
         else:
             assert seen == 0
     print(f"{torn} of {kills} were killed while writing; {seen} iterations")
-    return seen + 3
-
-
-def check_resumed(shell, total):
-    """The killed run ends as one that never was."""
+    total = seen + 3
     resumed = shell.resume_here("run", total_iters=total)
     flags = [*SAVING, "--total-iters", total, "--save-every", "1M", "--compile", "off"]
-    straight = shell.train_here("straight", *flags)
-    assert resumed.result() == straight.result()
+    assert resumed.result() == shell.train_here("straight", *flags).result()
     assert not resumed.leftovers()
-
-
-@pytest.mark.slow
-def test_a_run_killed_while_it_saves_always_has_an_intact_checkpoint(shell):
-    check_resumed(shell, kill_while_saving(shell, 10))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_run_killed_a_hundred_times_while_it_saves_always_has_an_intact_checkpoint(shell):
-    check_resumed(shell, kill_while_saving(shell, 100))
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_run_with_a_checkpoint_that_resumes_exactly(shell, reference, kind, until):
     process = shell.start("train", "--output-dir", "run", *flags_of("ppo"))
-    metrics = shell.folder / "run" / "metrics.jsonl"
-    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 3)
+    until(lambda: reports(shell) >= 3)
     sent = time.monotonic()
     process.send_signal(kind)
     out, err = process.communicate(timeout=30)
@@ -176,19 +148,13 @@ def test_a_signal_stops_a_run_with_a_checkpoint_that_resumes_exactly(shell, refe
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_start_up_ends_the_run(shell, kind, until):
     """While torch is imported, which takes seconds."""
-    process = shell.start(
-        *("train", "--output-dir", "run", "--total-iters", "1000", "--track", "none")
-    )
-    until(lambda: "libtorch" in _maps(process), what="the import of torch")
+    process = shell.start("train", "--output-dir", "run", "--total-iters", "1000")
+    maps = Path(f"/proc/{process.pid}/maps")
+    until(lambda: "libtorch" in maps.read_text(), what="the import of torch")
     process.send_signal(kind)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert "Traceback" not in err
-
-
-def _maps(process):
-    with open(f"/proc/{process.pid}/maps") as file:  # noqa: PTH123
-        return file.read()
 
 
 SLOW = """
@@ -211,10 +177,8 @@ gym.register("Slow-v0", Slow)
 def test_a_second_signal_forces_the_end(shell, until):
     """The first waits for the iteration, which here takes minutes."""
     (shell.folder / "slow.py").write_text(SLOW)
-    process = shell.start(
-        *("train", "--output-dir", "run", "--env-id", "slow:Slow-v0", "--total-iters", "2"),
-        stdout=subprocess.DEVNULL,
-    )
+    arguments = ["train", "--output-dir", "run", "--env-id", "slow:Slow-v0", "--total-iters", "2"]
+    process = shell.start(*arguments, stdout=subprocess.DEVNULL)
     until(lambda: (shell.folder / "stepped").exists())
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
@@ -251,18 +215,11 @@ def test_twenty_preemptions_change_nothing(shell, reference, until):
     """As on a cluster that stops a job every few seconds by SIGTERM."""
     expected, _ = reference("ppo")
     arguments = ["train", "--output-dir", "run", *flags_of("ppo")]
-    metrics = shell.folder / "run" / "metrics.jsonl"
     stops = 0
     for _ in range(20):
-        before = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        before = reports(shell)
         process = shell.start(*arguments, stdout=subprocess.DEVNULL)
-        wanted = before + 1
-
-        def further(wanted=wanted, process=process):
-            lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-            return lines >= wanted or process.poll() is not None
-
-        until(further)
+        until(lambda p=process, n=before: reports(shell) > n or p.poll() is not None)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
         stops += process.returncode == 75

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from saved_runs import PLAIN, TINY, warnings
+from saved_runs import PLAIN, TINY, iterations, warnings
 from saved_runs import TINY_FLAGS as FLAGS
 
 import paceline
@@ -53,7 +53,7 @@ def test_an_environment_that_changes_the_working_directory_does_not_split_a_run(
     assert (shell.folder / "copy.jsonl").read_text() == run.text("metrics.jsonl")
     shell.train("other", *restless, "--init-from", "run")
     shell.resume("run", "--total-iters", "6")
-    assert [line["iter"] for line in run.metrics()] == [1, 2, 3, 4, 5, 6]
+    assert iterations(run) == [1, 2, 3, 4, 5, 6]
     before = run.text("eval.json")
     ended = shell("eval", "run", "--episodes", "3")
     assert ended.code == 0 and run.text("eval.json") != before
@@ -131,14 +131,15 @@ def test_what_has_replaced_a_deleted_run_is_left_alone(shell, undisturbed, what)
     other.mkdir()
     (other / "metrics.jsonl").write_text("theirs")
 
+    replacement = {
+        "link": lambda: run.path.symlink_to(other),
+        "directory": lambda: other.rename(run.path),
+        "file": lambda: run.path.write_text("theirs"),
+    }
+
     def replace():
         shutil.rmtree(run.path)
-        if what == "link":
-            run.path.symlink_to(other)
-        elif what == "directory":
-            other.rename(run.path)
-        else:
-            run.path.write_text("theirs")
+        replacement[what]()
 
     with pytest.raises(StoppedEarly, match=f"paceline resume {run.path}-2`"):
         disturbed(run, replace)
@@ -188,21 +189,22 @@ def test_replaced_metrics_do_not_stop_a_run(shell, caplog, what):
     run, theirs = shell.run("run"), shell.folder / "theirs"
     metrics = run.path / "metrics.jsonl"
 
+    replacement = {
+        "file": metrics.touch,
+        "directory": metrics.mkdir,
+        "link": lambda: metrics.symlink_to(theirs),
+    }
+
     def replace():
         metrics.unlink()
-        if what == "file":
-            metrics.touch()
-        elif what == "directory":
-            metrics.mkdir()
-        else:
-            metrics.symlink_to(theirs)
+        replacement[what]()
 
     disturbed(run, replace)
     (warning,) = warnings(caplog)
     assert str(metrics) in warning
     assert not theirs.exists()
     if what == "file":
-        assert [line["iter"] for line in run.metrics()] == [8, 9, 10, 11, 12]
+        assert iterations(run) == [8, 9, 10, 11, 12]
 
 
 def test_deleted_curves_are_given_up_with_a_warning(shell, caplog, monkeypatch):

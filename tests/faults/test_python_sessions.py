@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import subprocess
 import sys
 import threading
 
@@ -218,15 +217,7 @@ if __name__ == "__main__":
 def test_a_run_that_a_script_leaves_open_is_saved_when_the_script_ends(shell, how):
     """The generator is still alive when the interpreter shuts down."""
     (shell.folder / "left.py").write_text(LEFT.format(how=how))
-    ended = subprocess.run(
-        [sys.executable, "left.py"],
-        cwd=shell.folder,
-        env=shell.environment(),
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = shell.execute(sys.executable, "left.py")
+    assert (ended.code, ended.err) == (0, "")
     run = shell.run("run")
     assert run.checkpoints()[-1].name == f"{run.metrics()[-1]['iter']:08d}"

@@ -11,10 +11,10 @@ import shutil
 import sys
 
 import pytest
+from saved_runs import assert_refused, iterations
 
 import paceline
 from paceline import Config
-from paceline.cli import commands as cli
 from paceline.config.files import load_file
 from paceline.config.schema import option_fields
 from paceline.errors import BadInput
@@ -23,25 +23,6 @@ FLAGS = shlex.split(
     "--preset none --total-iters 6 --save-every 1 --keep 3 --num-envs 4 --rollout-steps 32 "
     "--hidden 16 --eval-episodes 2"
 )
-
-
-@pytest.fixture(scope="module")
-def made(shell_in, tmp_path_factory):
-    shell = shell_in(tmp_path_factory.mktemp("made"))
-    return shell.train_here("run", *FLAGS)
-
-
-@pytest.fixture
-def run(made, shell):
-    """A copy of a finished run."""
-    shutil.copytree(made.path, shell.folder / "run", symlinks=True)
-    return shell.run("run")
-
-
-def says(text, *words):
-    assert len(text.splitlines()) <= 4, text
-    for word in words:
-        assert word in text, text
 
 
 def unchanged(run):
@@ -57,11 +38,10 @@ def unchanged(run):
     ],
 )
 def test_a_flag_that_affects_learning_is_refused_by_name_and_nothing_is_written(
-    run, flags, name, capsys
+    command, run, flags, name
 ):
     before = unchanged(run)
-    assert cli.run(["resume", str(run.path), *flags]) == 2
-    says(capsys.readouterr().err, f"{name} can't change", "--total-steps")
+    assert_refused(command("resume", "run", *flags), (f"{name} can't change", "--total-steps"))
     assert unchanged(run) == before
 
 
@@ -105,7 +85,7 @@ def test_a_budget_of_another_kind_can_be_added(shell, run):
 def test_logging_and_evaluation_may_change(shell, run):
     changes = "--total-iters 10 --eval-every 200 --eval-episodes 3 --keep 1 --log-every 2"
     changed = shell.resume("run", *changes.split(), "--log-jsonl", "copy.jsonl")
-    assert [line["iter"] for line in changed.metrics()] == [1, 2, 3, 4, 5, 6, 8, 10]
+    assert iterations(changed) == [1, 2, 3, 4, 5, 6, 8, 10]
     copied = (shell.folder / "copy.jsonl").read_text().splitlines()
     assert copied == changed.text("metrics.jsonl").splitlines()[6:]
     assert changed.json("eval.json")["episodes"] == 3
@@ -197,8 +177,7 @@ def test_an_environment_whose_spaces_have_changed_is_refused(shell, command, mon
     written(new_obs, new_act)
     ended = command("resume", "run", "--total-iters", "7")
     sys.modules.pop("changing", None)
-    assert ended.code == 2, ended
-    says(ended.err, "has changed", run.checkpoints()[-1].name)
+    assert_refused(ended, ("has changed", run.checkpoints()[-1].name))
     before, after = ended.err.split("was made, and are")
     assert was in before and now in after, ended.err
     assert len(run.metrics()) == 6
@@ -207,7 +186,7 @@ def test_an_environment_whose_spaces_have_changed_is_refused(shell, command, mon
 def test_a_run_that_was_moved_resumes_in_its_new_place(shell, run):
     run.path.rename(shell.folder / "moved")
     moved = shell.resume_here("moved", total_iters=7)
-    assert [line["iter"] for line in moved.metrics()] == list(range(1, 8))
+    assert iterations(moved) == list(range(1, 8))
     assert not (shell.folder / "run").exists()
 
 
@@ -227,24 +206,6 @@ def test_a_torn_last_line_of_the_metrics_is_written_again(shell, run, made):
     text = run.text("metrics.jsonl")
     (run.path / "metrics.jsonl").write_text(text[:-40])
     assert shell.resume_here("run").result() == made.result()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda facts: "{",
-        lambda facts: "[]",
-        lambda facts: json.dumps({**facts, "choices": {"threads": 1}}),
-        lambda facts: json.dumps({**facts, "choices": {**facts["choices"], "threads": "many"}}),
-        lambda facts: json.dumps({**facts, "choices": {**facts["choices"], "extra": 1}}),
-        lambda facts: json.dumps({**facts, "choices": 5}),
-    ],
-    ids=["torn", "list", "too few", "wrong type", "too many", "number"],
-)
-def test_a_run_json_that_can_not_be_used_is_named(run, change):
-    (run.path / "run.json").write_text(change(run.json("run.json")))
-    with pytest.raises(BadInput, match=r"run\.json"):
-        next(paceline.resume(run.path, total_iters=7))
 
 
 def test_a_run_from_a_machine_with_a_gpu_is_refused_without_one(run):
@@ -287,21 +248,19 @@ def test_a_second_process_on_the_same_run_is_refused(shell, run, until):
     first.terminate()
     first.communicate(timeout=30)
     assert alive
-    iterations = [line["iter"] for line in run.metrics()]
-    assert iterations == sorted(set(iterations))
+    assert iterations(run) == sorted(set(iterations(run)))
 
 
-@pytest.mark.parametrize("command", ["resume", "compare"])
-def test_metrics_with_an_endless_line_are_refused_by_name(run, command, capsys):
+@pytest.mark.parametrize("name", ["resume", "compare"])
+def test_metrics_with_an_endless_line_are_refused_by_name(command, run, name):
     metrics, text = run.path / "metrics.jsonl", run.text("config.yaml")
     os.truncate(metrics, 40 * 2**30)  # sparse
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (16 * 2**30, hard))
     try:
-        assert cli.run([command, str(run.path)]) == 2
+        assert_refused(command(name, run.path), (str(run.path), "it has"))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    says(capsys.readouterr().err, str(run.path), "it has")
     assert metrics.stat().st_size == 40 * 2**30
     assert run.text("config.yaml") == text
     assert not run.leftovers()

@@ -24,18 +24,6 @@ from paceline.run.saved import open_run
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module")
-def made(shell_in, tmp_path_factory):
-    shell = shell_in(tmp_path_factory.mktemp("made"))
-    return shell.train_here("run", *FLAGS)
-
-
-@pytest.fixture
-def run(made, shell):
-    shutil.copytree(made.path, shell.folder / "run", symlinks=True)
-    return shell.run("run")
-
-
 def change(run, **values):
     """Edit config.yaml."""
     path = run.path / "config.yaml"

@@ -49,12 +49,9 @@ def noise(mean, count, seed=0):
     return np.random.default_rng(seed).normal(mean, 10.0, count)
 
 
-def test_a_run_that_improved_is_not_warned_of(said):
-    assert said([*noise(20, 150), *noise(100, 150)], [100.0] * 20) == []
-
-
-def test_a_bad_evaluation_of_a_run_that_improved_is_not_warned_of(said):
-    assert said([*noise(20, 150), *noise(40, 150)], [9.0] * 20) == []
+@pytest.mark.parametrize(("last", "evaluated"), [(100, 100.0), (40, 9.0)], ids=["good", "bad"])
+def test_a_run_that_improved_is_not_warned_of_however_its_evaluation_was(said, last, evaluated):
+    assert said([*noise(20, 150), *noise(last, 150)], [evaluated] * 20) == []
 
 
 def test_a_run_that_got_worse_is_warned_of(said):
