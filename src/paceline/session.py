@@ -22,15 +22,7 @@ from .policy.agent import USER_MODULES, Agent, from_checkpoint, locate
 from .policy.network import Encoder
 from .processes import launcher
 from .ranks.launch import launch, make_job
-from .run.directory import (
-    CONFIG,
-    EVALUATION,
-    begun_by_launch,
-    new_directory,
-    planned_directory,
-    refuse_to_lose,
-    run_facts,
-)
+from .run.directory import CONFIG, EVALUATION, new_directory, refuse_to_lose, run_facts
 from .run.evaluation import EvalResult, evaluate_policy
 from .run.report import Report
 from .run.saved import open_run, plain_config, refuse_irregular
@@ -82,16 +74,9 @@ def _train(config: Config, stopping: Callable[[], bool]) -> Generator[Report, No
     if topology.must_launch:
         yield from _launch_training(config, topology.size, stopping)
         return
-    from .run.training import join_run, resume_run, start_run
+    from .run.training import run_in_process
 
-    with join_run(config, topology, stopping, requested_at) as context:
-        folder = planned_directory(config, topology.launch) if topology.writes else None
-        # Whether ranks of the same launcher have begun this run, and were restarted since.
-        begun = folder and begun_by_launch(folder, topology.launch) and (folder / CONFIG).exists()
-        if restarted := context.sync.gather(str(folder) if begun else None)[0]:
-            yield from resume_run(open_run(Path(restarted), _repeated_options(config)), context)
-        else:
-            yield from start_run(config, folder, context)
+    yield from run_in_process(config, None, topology, stopping, requested_at)
 
 
 def _launch_training(
@@ -108,13 +93,6 @@ def _launch_training(
                 made.rmdir()
 
 
-def _repeated_options(config: Config) -> dict[str, Any]:
-    """The options that a resume does not take from the run directory."""
-    objects = [name for name in OBJECTS if callable(getattr(config, name))]
-    outward = [n for n in ("log_jsonl", "init_method", "init_from") if getattr(config, n)]
-    return {name: getattr(config, name) for name in (*objects, *outward)}
-
-
 def _resume(
     folder: Path, stopping: Callable[[], bool], changes: dict[str, Any]
 ) -> Generator[Report, None, None]:
@@ -124,10 +102,9 @@ def _resume(
         request = make_job("resume", str(folder), config.env_id, **changes)
         yield from launch(request, config, topology.size, stopping)
         return
-    from .run.training import join_run, resume_run
+    from .run.training import run_in_process
 
-    with join_run(config, topology, stopping, requested_at) as context:
-        yield from resume_run(saved, context)
+    yield from run_in_process(config, saved, topology, stopping, requested_at)
 
 
 def load(

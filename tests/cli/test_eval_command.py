@@ -154,16 +154,20 @@ class Countdown(gym.Env):
         return np.array([self.left], np.float32), 1.0, self.left == 0, False, {}
 
 
+def agent_for(env_id, shell):
+    """A policy that has made one iteration."""
+    options = {"total_iters": 1, "eval_episodes": 1, "track": "none"}
+    folder = str(shell.folder / "run")
+    list(paceline.train(paceline.Config(env_id=env_id, output_dir=folder, **options)))
+    return paceline.load(folder)
+
+
 @pytest.mark.parametrize("episodes", [1, 5, 16, 33, 100])
 def test_short_episodes_are_not_counted_more_often_than_long_ones(shell, episodes):
     Countdown.played = []
-    folder = str(shell.folder / "run")
-    config = paceline.Config(
-        env_id=Countdown, total_iters=1, eval_episodes=1, output_dir=folder, track="none"
-    )
-    list(paceline.train(config))
+    agent = agent_for(Countdown, shell)
     Countdown.played = []
-    result = paceline.evaluate(paceline.load(folder), Countdown, episodes)
+    result = paceline.evaluate(agent, Countdown, episodes)
     assert result.returns == [seed % 9 + 1 for seed in result.seeds]
     assert set(result.seeds) <= set(Countdown.played)
     assert len(set(result.seeds)) == episodes
@@ -177,10 +181,5 @@ def test_an_episode_without_an_end_is_cut_off(shell, monkeypatch):
             return np.zeros(1, np.float32), 1.0, False, False, {}
 
     monkeypatch.setattr(evaluation, "NO_LIMIT", 300)
-    folder = str(shell.folder / "run")
     Countdown.played = []
-    config = paceline.Config(
-        env_id=Endless, total_iters=1, eval_episodes=2, output_dir=folder, track="none"
-    )
-    list(paceline.train(config))
-    assert paceline.evaluate(paceline.load(folder), Endless, 2).returns == [300.0, 300.0]
+    assert paceline.evaluate(agent_for(Endless, shell), Endless, 2).returns == [300.0, 300.0]

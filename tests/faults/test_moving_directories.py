@@ -131,15 +131,14 @@ def test_what_has_replaced_a_deleted_run_is_left_alone(shell, undisturbed, what)
     other.mkdir()
     (other / "metrics.jsonl").write_text("theirs")
 
-    replacement = {
-        "link": lambda: run.path.symlink_to(other),
-        "directory": lambda: other.rename(run.path),
-        "file": lambda: run.path.write_text("theirs"),
-    }
-
     def replace():
         shutil.rmtree(run.path)
-        replacement[what]()
+        if what == "link":
+            run.path.symlink_to(other)
+        elif what == "directory":
+            other.rename(run.path)
+        else:
+            run.path.write_text("theirs")
 
     with pytest.raises(StoppedEarly, match=f"paceline resume {run.path}-2`"):
         disturbed(run, replace)
@@ -189,15 +188,14 @@ def test_replaced_metrics_do_not_stop_a_run(shell, caplog, what):
     run, theirs = shell.run("run"), shell.folder / "theirs"
     metrics = run.path / "metrics.jsonl"
 
-    replacement = {
-        "file": metrics.touch,
-        "directory": metrics.mkdir,
-        "link": lambda: metrics.symlink_to(theirs),
-    }
-
     def replace():
         metrics.unlink()
-        replacement[what]()
+        if what == "file":
+            metrics.touch()
+        elif what == "directory":
+            metrics.mkdir()
+        else:
+            metrics.symlink_to(theirs)
 
     disturbed(run, replace)
     (warning,) = warnings(caplog)

@@ -10,8 +10,7 @@ import torch
 
 import paceline
 from paceline.run.budget import Progress
-from paceline.run.evaluation import NO_LIMIT, EvalResult
-from paceline.run.outcome import Outcome
+from paceline.run.evaluation import NO_LIMIT, EvalResult, Outcome
 
 CONFIG = paceline.Config()
 
@@ -54,29 +53,27 @@ def test_a_run_that_improved_is_not_warned_of_however_its_evaluation_was(said, l
     assert said([*noise(20, 150), *noise(last, 150)], [evaluated] * 20) == []
 
 
-def test_a_run_that_got_worse_is_warned_of(said):
-    ((level, text),) = said([*noise(100, 150), *noise(20, 150)], [20.0] * 20)
-    assert level == "WARNING"
-    assert "the last 100" in text
-    assert "worse than the first 100 episodes" in text
+WORSE = {
+    "training": ([*noise(100, 150), *noise(20, 150)], ("the last 100", "worse than the first 100")),
+    "evaluation": (noise(100, 300), ("the evaluation (20) is worse than the first 100",)),
+    # No episode is on both sides: of 60, the first 30 and the last 30.
+    "few episodes": ([*noise(100, 30), *noise(20, 30)], ("the last 30", "the first 30")),
+    "no difference": ([20.0] * 300, ("all returned the same",)),
+}
 
 
-def test_an_evaluation_that_is_worse_than_the_first_episodes_is_warned_of(said):
-    ((level, text),) = said(noise(100, 300), [20.0] * 20)
+@pytest.mark.parametrize("case", WORSE)
+def test_a_run_that_got_worse_or_stayed_the_same_is_warned_of(said, case):
+    episodes, words = WORSE[case]
+    ((level, text),) = said(episodes, [20.0] * 20)
     assert level == "WARNING"
-    assert "the evaluation (20) is worse than the first 100" in text
+    for word in words:
+        assert word in text
 
 
 @pytest.mark.parametrize("episodes", [1, 9])
 def test_an_evaluation_of_a_few_episodes_is_not_compared(said, episodes):
     assert not any(level == "WARNING" for level, _ in said(noise(100, 300), [20.0] * episodes))
-
-
-def test_no_episode_is_on_both_sides_of_the_comparison(said):
-    """Of 60 episodes, the first 30 and the last 30."""
-    ((_, text),) = said([*noise(100, 30), *noise(20, 30)], [20.0] * 20)
-    assert "the last 30" in text
-    assert "the first 30" in text
 
 
 def test_a_few_episodes_are_not_compared(said):
@@ -90,12 +87,6 @@ def test_unchanged_runs_are_seldom_taken_for_worse(said):
     warned = sum(level == "WARNING" for found in levels for level, _ in found)
     assert warned <= 6, "both comparisons together, of which each may err"
     assert sum(bool(found) for found in levels) > 300, "that they are no better is said"
-
-
-def test_returns_that_are_all_the_same_are_warned_of(said):
-    ((level, text),) = said([0.0] * 300, [0.0] * 20)
-    assert level == "WARNING"
-    assert "all returned the same" in text
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e6])

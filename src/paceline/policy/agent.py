@@ -185,7 +185,7 @@ def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
     with torch.device("cpu" if any(getattr(network, name) for name in USER_MODULES) else "meta"):
         try:
             named = ActorCritic(network).named_weights()
-        except (RuntimeError, TypeError, OverflowError) as error:
+        except (RuntimeError, TypeError, IndexError, OverflowError) as error:
             raise ValueError(f"no such network can be made ({str(error)[:200]})") from None
     return {name: tuple(weight.shape) for name, weight in named.items()}
 

@@ -21,8 +21,7 @@ from .budget import Progress
 from .build import Parts
 from .checkpointing import LONG_REPLAY, copy_weights, gather_state, make_checkpoint, replay_steps
 from .directory import EVALUATION, METRICS, RUN, RunDirectory
-from .evaluation import EvalResult, evaluate_policy
-from .outcome import Outcome
+from .evaluation import EvalResult, Outcome, evaluate_policy
 from .report import Report
 from .writers import JsonLines, TensorBoard
 

@@ -31,6 +31,9 @@ from .writers import cut_back
 
 log = logging.getLogger("paceline")
 
+IGNORED = {"log_jsonl": "is not written to", "init_method": "is not where ranks meet"}
+"""Options that may lead out of a run, and what happens unless the user repeats them."""
+
 
 @dataclass(frozen=True)
 class SavedRun:
@@ -178,7 +181,13 @@ def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:
 def rewind(saved: SavedRun, iteration: int, warn_init_method: bool) -> None:
     """Drop the metrics after `iteration`, which are written again, and update config.yaml."""
     folder, config = saved.folder, saved.config
-    _warn_of_ignored(saved, warn_init_method)
+    for name, value in saved.ignored.items():
+        if name == "log_jsonl" or warn_init_method:
+            text = printable(str(value))[:200]
+            log.warning(
+                f"{name} of {shown(folder / CONFIG)} leads out of the run: {text} "
+                f"{IGNORED[name]}; to use it, write --{name.replace('_', '-')} {shlex.quote(text)}"
+            )
     with directory.writing(shown(folder), StoppedEarly):
         copy = Path(config.log_jsonl) if config.log_jsonl else None
         if copy and str(copy) == saved.stored.get("log_jsonl") and copy.is_file():
@@ -187,16 +196,3 @@ def rewind(saved: SavedRun, iteration: int, warn_init_method: bool) -> None:
             directory.claim_copy(copy, False, folder)
         cut_back(folder / METRICS, iteration)
         directory.write_config(folder, {**config.as_dict(), **saved.ignored})
-
-
-def _warn_of_ignored(saved: SavedRun, warn_init_method: bool) -> None:
-    consequences = {"log_jsonl": "is not written to"}
-    if warn_init_method:
-        consequences["init_method"] = "is not where ranks meet"
-    for name, consequence in consequences.items():
-        if name in saved.ignored:
-            value = printable(str(saved.ignored[name]))[:200]
-            log.warning(
-                f"{name} of {shown(saved.folder / CONFIG)} leads out of the run: {value} "
-                f"{consequence}; to use it, write --{name.replace('_', '-')} {shlex.quote(value)}"
-            )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..config.resolve import fit_to_spaces
-from ..config.schema import BUDGETS, Config
+from ..config.schema import BUDGETS, OBJECTS, Config
 from ..config.text import printable, several
 from ..config.values import seconds
 from ..distributed import Local, Sync
@@ -26,10 +27,20 @@ from .budget import Budget, Progress
 from .build import Parts, build, env_info_of
 from .checkpointing import check_spaces, load_initial_weights, newest_checkpoint, restore
 from .choices import Choices, warn_if_oversubscribed
-from .directory import claim, fixed, new_directory, run_facts, write_run, writing
+from .directory import (
+    CONFIG,
+    begun_by_launch,
+    claim,
+    fixed,
+    new_directory,
+    planned_directory,
+    run_facts,
+    write_run,
+    writing,
+)
 from .recorder import Recorder
 from .report import Report
-from .saved import SavedRun, rewind
+from .saved import SavedRun, open_run, rewind
 from .topology import Topology
 
 log = logging.getLogger("paceline")
@@ -40,28 +51,47 @@ SYNCHRONIZED = (*BUDGETS, "stop_at_return", "log_every")
 """Options that do not affect learning, and yet have to be the same on all ranks."""
 
 
-@dataclass(frozen=True)
-class RunContext:
-    """This process among the ranks of a run, and the caller that it works for."""
+def run_in_process(
+    config: Config,
+    saved: SavedRun | None,
+    topology: Topology,
+    stopping: Callable[[], bool],
+    requested_at: float,
+) -> Iterator[Report]:
+    """Train in this process, which may be one of several ranks, from the beginning or from `saved`.
 
-    sync: Sync
-    topology: Topology
-    stopping: Callable[[], bool]
-    """whether the caller wants the run to stop"""
-    requested_at: float
-    """when the user asked for the run, by the monotonic clock"""
+    Ranks that their launcher has restarted resume what they had begun. `requested_at` is when the
+    user asked for the run, by the monotonic clock.
+    """
+    with ExitStack() as stack:
+        sync = stack.enter_context(closing(_make_sync(config, topology)))
+        folder = planned_directory(config, topology.launch) if topology.writes else None
+        if saved is None:
+            restarted = None
+            if folder and begun_by_launch(folder, topology.launch) and (folder / CONFIG).exists():
+                restarted = str(folder)
+            if place := sync.gather(restarted)[0]:
+                saved = open_run(Path(place), _repeated_options(config))
+        if saved is not None:
+            config, folder = saved.config, saved.folder
+            parts, progress = _resume(saved, sync, topology, stack)
+        else:
+            config, folder, parts = _start(config, folder, sync, topology, stack)
+            progress = Progress()
+        if topology.writes:
+            _announce(config, folder, parts)
+        yield from _record(config, folder, parts, progress, stopping, requested_at)
 
 
-@contextmanager
-def join_run(
-    config: Config, topology: Topology, stopping: Callable[[], bool], requested_at: float
-) -> Iterator[RunContext]:
-    """Meet the other ranks, if there are any; leave them at the end."""
-    with closing(_make_sync(config, topology)) as sync:
-        yield RunContext(sync, topology, stopping, requested_at)
+def _repeated_options(config: Config) -> dict[str, Any]:
+    """The options that a resume does not take from the run directory."""
+    objects = [name for name in OBJECTS if callable(getattr(config, name))]
+    outward = [n for n in ("log_jsonl", "init_method", "init_from") if getattr(config, n)]
+    return {name: getattr(config, name) for name in (*objects, *outward)}
 
 
 def _make_sync(config: Config, topology: Topology) -> Sync:
+    """Meet the other ranks, if there are any."""
     if topology.size == 1:
         return Local()
     from ..distributed.rendezvous import join_group
@@ -77,61 +107,59 @@ def _make_sync(config: Config, topology: Topology) -> Sync:
         raise LostRank(f"a rank was lost while the ranks met: {cause}") from None
 
 
-def start_run(config: Config, folder: Path | None, context: RunContext) -> Iterator[Report]:
-    """Train from the beginning, in a new directory under runs/ if none is given."""
-    sync, topology, request = context.sync, context.topology, config
+def _start(
+    request: Config, folder: Path | None, sync: Sync, topology: Topology, stack: ExitStack
+) -> tuple[Config, Path, Parts]:
+    """Begin a run, in a new directory under runs/ if none is given."""
+    with interruptible():
+        env_info = env_info_of(request)
+    config = fit_to_spaces(request, env_info.obs_spec, env_info.act_spec)
+    _check_ranks_agree(config, sync)
+    with interruptible():
+        parts = stack.enter_context(build(config, None, env_info, sync, topology))
+    if config.init_from:
+        load_initial_weights(config.init_from, parts)
+    if topology.writes:
+        folder = folder or new_directory(request)
+        stack.enter_context(locked(folder))
+        claim(folder, config, parts.choices, topology.launch)
+    return config, folder or Path(), parts
+
+
+def _resume(
+    saved: SavedRun, sync: Sync, topology: Topology, stack: ExitStack
+) -> tuple[Parts, Progress]:
+    """Go on from the newest intact checkpoint, which rank 0 sends to the others."""
+    folder, config, choices = saved.folder, saved.config, _limit_threads(saved.choices)
+    _check_ranks_agree(config, sync)
+    newest = None
+    if topology.writes:
+        stack.enter_context(locked(folder))
+        newest = newest_checkpoint(folder / "checkpoints")
+    sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
+    found = (Path(sent[0]), Checkpoint(**sent[1])) if sent else None
     with interruptible():
         env_info = env_info_of(config)
-    config = fit_to_spaces(config, env_info.obs_spec, env_info.act_spec)
-    _check_ranks_agree(config, sync)
-    with ExitStack() as stack:
-        with interruptible():
-            parts = stack.enter_context(build(config, None, env_info, sync, topology))
-        if config.init_from:
-            load_initial_weights(config.init_from, parts)
-        if topology.writes:
-            folder = folder or new_directory(request)
-            stack.enter_context(locked(folder))
-            claim(folder, config, parts.choices, topology.launch)
-            _announce(config, folder, parts)
-        yield from _record(config, folder or Path(), parts, Progress(), context)
-
-
-def resume_run(saved: SavedRun, context: RunContext) -> Iterator[Report]:
-    """Train on from the newest intact checkpoint, which rank 0 sends to the others."""
-    folder, config, sync, topology = saved.folder, saved.config, context.sync, context.topology
-    choices = _limit_threads(saved.choices)
-    _check_ranks_agree(config, sync)
-    with ExitStack() as stack:
-        newest = None
-        if topology.writes:
-            stack.enter_context(locked(folder))
-            newest = newest_checkpoint(folder / "checkpoints")
-        sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
-        found = (Path(sent[0]), Checkpoint(**sent[1])) if sent else None
-        with interruptible():
-            env_info = env_info_of(config)
-            if found is not None:
-                check_spaces(*found, env_info)
-            parts = stack.enter_context(build(config, choices, env_info, sync, topology))
-        progress = Progress()
         if found is not None:
-            progress = restore(*found, config, parts)
-        elif config.init_from:
-            load_initial_weights(config.init_from, parts)
-        if topology.writes:
-            if found is None:
-                log.warning(f"{shown(folder)} has no checkpoint yet; it starts from the beginning")
-            rewind(saved, progress.iter, warn_init_method=topology.size > 1)
-            if parts.choices != choices:
-                log.warning(
-                    "so far this run's minibatch step was compiled, and from here on it is not, "
-                    "so the resumed run is not exact"
-                )
-                with writing(shown(folder), StoppedEarly):
-                    write_run(folder, {**saved.facts, "choices": asdict(parts.choices)})
-            _announce(config, folder, parts)
-        yield from _record(config, folder, parts, progress, context)
+            check_spaces(*found, env_info)
+        parts = stack.enter_context(build(config, choices, env_info, sync, topology))
+    progress = Progress()
+    if found is not None:
+        progress = restore(*found, config, parts)
+    elif config.init_from:
+        load_initial_weights(config.init_from, parts)
+    if topology.writes:
+        if found is None:
+            log.warning(f"{shown(folder)} has no checkpoint yet; it starts from the beginning")
+        rewind(saved, progress.iter, warn_init_method=topology.size > 1)
+        if parts.choices != choices:
+            log.warning(
+                "so far this run's minibatch step was compiled, and from here on it is not, so the "
+                "resumed run is not exact"
+            )
+            with writing(shown(folder), StoppedEarly):
+                write_run(folder, {**saved.facts, "choices": asdict(parts.choices)})
+    return parts, progress
 
 
 def _limit_threads(choices: Choices) -> Choices:
@@ -161,18 +189,22 @@ def _check_ranks_agree(config: Config, sync: Sync) -> None:
 
 
 def _record(
-    config: Config, folder: Path, parts: Parts, progress: Progress, context: RunContext
+    config: Config,
+    folder: Path,
+    parts: Parts,
+    progress: Progress,
+    stopping: Callable[[], bool],
+    requested_at: float,
 ) -> Iterator[Report]:
     """The ring, with every report evaluated, written and, when due, followed by a checkpoint."""
-    budget = Budget.of(config)
-    limits = budget, progress, config.log_every, context.stopping
+    limits = Budget.of(config), progress, config.log_every, stopping
     reports = (watch if parts.sampler is None else ring)(parts, *limits)
     if not parts.topology.lockstep and parts.topology.learns:
         _wait_until_ready(parts)
         yield from reports  # recorded by the process that watches the learners
         parts.sync.finish()
         return
-    with closing(Recorder(config, folder, parts, progress, context.requested_at)) as recorder:
+    with closing(Recorder(config, folder, parts, progress, requested_at)) as recorder:
         try:
             _wait_until_ready(parts)
             for report in reports:
