@@ -161,23 +161,12 @@ def _end(execute):
 CHECKPOINT_FILES = ("weights.safetensors", "state.safetensors", "state.json", "manifest.json")
 
 
-@dataclass(frozen=True)
 class Scene:
     """A run to plant something in, a directory outside of it, and a file that must never appear."""
 
-    folder: Path
-
-    @property
-    def run(self):
-        return self.folder / "run"
-
-    @property
-    def outside(self):
-        return self.folder / "outside"
-
-    @property
-    def canary(self):
-        return self.folder / "canary"
+    def __init__(self, folder):
+        self.folder, self.run = folder, folder / "run"
+        self.outside, self.canary = folder / "outside", folder / "canary"
 
     @property
     def checkpoint(self):

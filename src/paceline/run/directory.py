@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,30 +50,33 @@ def planned_directory(config: Config, launch: str | None) -> Path | None:
         return Path(config.output_dir)
     if launch is None:
         return None
-    return _runs(config) / f"{_stem(config)}-{zlib.crc32(launch.encode()):08x}"
+    return _under_runs(config, f"{zlib.crc32(launch.encode()):08x}")
 
 
 def new_directory(config: Config) -> Path:
     """Make a directory under runs/ that no other run has."""
-    stem = f"{_stem(config)}-{datetime.now():%Y%m%d-%H%M%S}"
-    for number in count(1):
-        folder = _runs(config) / (stem if number == 1 else f"{stem}-{number}")
-        with writing(shown(folder)):
-            try:
-                folder.mkdir(parents=True)
-                return folder
-            except FileExistsError:
-                continue
-    raise AssertionError
+    folder = _under_runs(config, f"{datetime.now():%Y%m%d-%H%M%S}")
+    with writing(shown(folder)):
+        return _make_numbered(folder)
 
 
-def _runs(config: Config) -> Path:
-    return Path(config.working_directory) / "runs"
-
-
-def _stem(config: Config) -> str:
+def _under_runs(config: Config, suffix: str) -> Path:
     name = config.env_name.replace(":", "-").replace("/", "-")
-    return f"{name}-{config.algo_name}"
+    return Path(config.working_directory) / "runs" / f"{name}-{config.algo_name}-{suffix}"
+
+
+def _make_numbered(folder: Path) -> Path:
+    """Make `folder`, or else `folder-2`, `folder-3` …: the first that does not exist."""
+    made, number = folder, 1
+    while True:
+        try:
+            made.mkdir(parents=True)
+            return made
+        except FileExistsError:
+            if not os.path.lexists(made):  # one of its parents is a broken link
+                raise
+            number += 1
+            made = folder.with_name(f"{folder.name}-{number}")
 
 
 @contextmanager
@@ -209,10 +211,8 @@ class RunDirectory:
     def _make_again(self) -> None:
         """Make a new directory, without checkpoints, beside whatever has its name now."""
         before = self.folder
-        names = (before.with_name(f"{before.name}-{n}") if n > 1 else before for n in count(1))
-        place = next(path for path in names if not os.path.lexists(path))
         try:
-            place.mkdir(parents=True)
+            place = _make_numbered(before)
             for name, content in self._files.items():
                 replace_file(place / name, content)
             os.close(self._descriptor)
