@@ -197,8 +197,8 @@ def _record(
     requested_at: float,
 ) -> Iterator[Report]:
     """The ring, with every report evaluated, written and, when due, followed by a checkpoint."""
-    limits = Budget.of(config), progress, config.log_every, stopping
-    reports = (watch if parts.sampler is None else ring)(parts, *limits)
+    budget, loop = Budget.of(config), watch if parts.sampler is None else ring
+    reports = loop(parts, budget, progress, config.log_every, stopping)
     if not parts.topology.lockstep and parts.topology.learns:
         _wait_until_ready(parts)
         yield from reports  # recorded by the process that watches the learners
