@@ -41,31 +41,19 @@ def test_orders_differ_between_epochs_iterations_and_seeds_and_repeat_otherwise(
 
 @pytest.mark.parametrize("blocks", [2, 4])
 def test_blocks_of_columns_give_the_union_of_what_each_gives_alone(blocks):
-    """One process with W blocks must learn from the minibatches of W processes of one block.
-
-    Process w is written out here: it owns columns w·B/W …, keys its shuffle by its own number,
-    and cuts it into equal pieces.
-    """
-    seed, iteration, epoch, steps, columns, parts = 3, 7, 1, 12, 8, 4
+    """One process with W blocks must learn from the minibatches of W processes of one block:
+    process w owns columns w·B/W …, and keys its shuffle by its own number."""
+    key, steps, columns, parts = (3, 7, 1), 12, 8, 4
     width = columns // blocks
-    together = permutation(seed, iteration, epoch, steps, columns, blocks, parts)
-    for part, minibatch in enumerate(together.reshape(parts, -1)):
-        union = []
-        for w in range(blocks):
-            key = [seed, iteration, epoch, w]
-            alone = np.random.default_rng(key).permutation(steps * width).reshape(parts, -1)
-            for row in alone[part]:
-                t, column = divmod(int(row), width)
-                union.append(t * columns + w * width + column)
+    together = permutation(*key, steps, columns, blocks, parts).reshape(parts, -1)
+    alone = [permutation(*key, steps, width, 1, parts, w).reshape(parts, -1) for w in range(blocks)]
+    for part, minibatch in enumerate(together):
+        union = [
+            row // width * columns + w * width + row % width
+            for w, orders in enumerate(alone)
+            for row in orders[part].tolist()
+        ]
         assert sorted(minibatch.tolist()) == sorted(union)
-
-
-def test_the_first_block_is_what_a_process_of_its_own_would_take():
-    together = permutation(3, 7, 1, 12, 8, 2, 4).reshape(4, -1)
-    alone = permutation(3, 7, 1, 12, 4, 1, 4).reshape(4, -1)
-    for whole, part in zip(together, alone, strict=True):
-        own = [(r // 8) * 4 + r % 8 for r in whole.tolist() if r % 8 < 4]
-        assert sorted(own) == sorted(part.tolist())
 
 
 def numbered_rows(count):
