@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -104,9 +105,8 @@ class Next:
 
     def rows(self, rollout):
         """Every other step is learnt from."""
-        return {
-            "next_half": np.broadcast_to(np.arange(rollout.steps)[:, None] % 2, rollout.valid.shape)
-        }
+        odd = np.arange(rollout.steps)[:, None] % 2
+        return {"next_half": np.broadcast_to(odd, rollout.valid.shape)}
 
     def weight(self, rows):
         return rows.weight * rows.extra["next_half"]
@@ -116,14 +116,16 @@ def config_of(**options):
     return paceline.Config(**OPTIONS | options)
 
 
+def trained(folder, **options):
+    return list(paceline.train(config_of(output_dir=str(folder), **options)))
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 def test_counts_solve_a_chain_that_plain_ppo_does_not(tmp_path, seed):
     last_returns = {}
     for name, bonus in (("plain", None), ("counts", COUNTS)):
-        config = config_of(
-            bonus=bonus, seed=seed, total_steps=100_000, output_dir=str(tmp_path / name)
-        )
-        last_returns[name] = list(paceline.train(config))[-1].recent_return
+        *_, last = trained(tmp_path / name, bonus=bonus, seed=seed, total_steps=100_000)
+        last_returns[name] = last.recent_return
     assert last_returns["plain"] == 0
     assert last_returns["counts"] > 0.9
     first, *_, last = metrics_of(tmp_path / "counts")
@@ -154,31 +156,21 @@ def test_its_return_goes_on_over_the_ends_of_episodes():
         returns = PPO(gae_lambda=lam).targets(signals, value).returns - value[:-1]
         assert len(learner._heads) == 2
     for i in range(3):
-        rows = np.flatnonzero(rollout.valid[:, i])
-        after = 0.0
-        expected = np.zeros(40)
-        for k in reversed(range(len(rows))):
-            t = rows[k]
-            # The value of the next state in which the agent acts, reset rows passed over …
-            n = rows[k + 1] if k + 1 < len(rows) else 40
-            skipped = n > t + 1 and k + 1 < len(rows)
+        rows, after, expected = np.flatnonzero(rollout.valid[:, i]), 0.0, []
+        for t, n in reversed(list(pairwise([*rows, 40]))):
             delta = bonus[t, i] + 0.9 * value[t + 1, i, 1] - value[t, i, 1]
-            # … by which no time passes: the final state's value becomes the next one's.
-            jump = value[n, i, 1] - value[t + 1, i, 1] if n > t + 1 else 0.0
-            after = delta + 0.9 * lam * (jump + after)
-            expected[t] = after
-            assert not skipped or not rollout.valid[t + 1, i]
-        np.testing.assert_allclose(returns[rows, i, 1], expected[rows], rtol=1e-4, atol=1e-4)
+            # From t to n, the next row that acts, no time passes but that of one step: the final
+            # state's value becomes the next one's.
+            after = delta + 0.9 * lam * (value[n, i, 1] - value[t + 1, i, 1] + after)
+            expected.insert(0, after)
+        np.testing.assert_allclose(returns[rows, i, 1], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("compiled", ["off", pytest.param("on", marks=pytest.mark.slow)])
 def test_a_loss_of_its_own_has_parameters_and_a_gradient_of_its_own(tmp_path, compiled):
     """The policy learns as it does without that loss; what it predicts is learnt beside it."""
     for name, bonus in (("without", COUNTS), ("with", "test_own_bonus:Predictor")):
-        config = config_of(
-            bonus=bonus, total_iters=30, compile=compiled, output_dir=str(tmp_path / name)
-        )
-        list(paceline.train(config))
+        trained(tmp_path / name, bonus=bonus, total_iters=30, compile=compiled)
     one, other = metrics_of(tmp_path / "without"), metrics_of(tmp_path / "with")
     if compiled == "off":
         assert [line["loss"] for line in one] == [line["loss"] for line in other]
@@ -202,7 +194,6 @@ def test_what_is_no_bonus_is_refused(bonus, words):
 def test_a_resumed_run_is_the_uninterrupted_one_to_the_byte(tmp_path, ranks):
     options = {"bonus": "test_own_bonus:Predictor", "eval_episodes": 1, "ranks": ranks}
     for name, iters in (("whole", 6), ("cut", 3)):
-        config = config_of(total_iters=iters, output_dir=str(tmp_path / name), **options)
-        list(paceline.train(config))
+        trained(tmp_path / name, total_iters=iters, **options)
     list(paceline.resume(tmp_path / "cut", total_iters=6))
     assert last_state(tmp_path / "whole") == last_state(tmp_path / "cut")

@@ -59,28 +59,21 @@ def trained(folder, **options):
     return list(paceline.train(config))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"minibatches": 4, "total_steps": 60_000},
-        pytest.param(
-            {"algo": "a2c", "rollout_steps": 8, "total_steps": 120_000, "log_every": 50},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"algo": "impala", "rollout_steps": 16, "total_steps": 150_000, "log_every": 50},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"minibatches": 4, "total_steps": 60_000, "num_workers": 2}, marks=pytest.mark.slow
-        ),
-        pytest.param({"minibatches": 4, "total_steps": 60_000, "ranks": 2}, marks=pytest.mark.slow),
-    ],
-    ids=["ppo", "a2c", "impala", "workers", "ranks"],
-)
-def test_a_cue_that_has_gone_is_named(tmp_path, options):
+PPO = {"minibatches": 4, "total_steps": 60_000}
+WAYS = {
+    "ppo": PPO,
+    "a2c": {"algo": "a2c", "rollout_steps": 8, "total_steps": 120_000, "log_every": 50},
+    "impala": {"algo": "impala", "rollout_steps": 16, "total_steps": 150_000, "log_every": 50},
+    "workers": PPO | {"num_workers": 2},
+    "ranks": PPO | {"ranks": 2},
+}
+
+
+@pytest.mark.sampled(len(WAYS))
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cue_that_has_gone_is_named(tmp_path, way):
     """Without memory no policy is right more often than half of the time."""
-    trained(tmp_path / "run", eval_episodes=200, **options)
+    trained(tmp_path / "run", eval_episodes=200, **WAYS[way])
     found = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert found["mean"] > 0.95
 

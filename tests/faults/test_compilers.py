@@ -48,37 +48,27 @@ class InvalidCxxCompiler(Exception):
     """As torch's own: it does not say what the compiler has said."""
 
 
-def failed(text, cause=None):
-    error = RuntimeError(text)
-    error.__cause__ = cause
-    return error
-
-
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (FULL, ("no space left", "cache")),
-        ("kill -9 $$", ("killed", "memory")),
-        ("echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1", "memory"),
-        ("echo 'g++: error: unrecognized option' >&2; exit 1", ("unrecognized option",)),
+        (FULL, ["no space left", "cache"]),
+        ("kill -9 $$", ["killed", "memory"]),
+        ("echo 'g++: fatal error: Killed signal ended cc1plus' >&2; exit 1", ["memory"]),
+        ("echo 'g++: error: unrecognized option' >&2; exit 1", ["unrecognized option"]),
     ],
 )
 def test_what_torch_does_not_say_the_compiler_is_asked(compiler, script, words):
     compiler(script)
-    cause = compile_failure_reason(
-        failed("InvalidCxxCompiler: none found", InvalidCxxCompiler("none"))
-    )
-    for word in [words] if isinstance(words, str) else words:
-        assert word in cause
+    error = RuntimeError("InvalidCxxCompiler: none found")
+    error.__cause__ = InvalidCxxCompiler("none")
+    cause = compile_failure_reason(error)
+    assert all(word in cause for word in words), cause
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        (
-            "C++ compile error\n\nCommand:\ng++ x\n\nOutput:\nx.h:1: fatal error: a.h: No such",
-            "a.h",
-        ),
+        ("C++ compile error\n\nOutput:\nx.h:1: fatal error: a.h: No such", "a.h"),
         ("C++ compile error\n\nOutput:\nx.s: No space left on device", "no space left on the disk"),
         ("OSError: x.so: failed to map segment from shared object", "may not be executed"),
         ("OSError: [Errno 13] Permission denied: '/x/cache'", "/x/cache"),
@@ -87,7 +77,7 @@ def test_what_torch_does_not_say_the_compiler_is_asked(compiler, script, words):
     ],
 )
 def test_the_cause_is_found_in_what_torch_says(text, word):
-    cause = compile_failure_reason(failed(text))
+    cause = compile_failure_reason(RuntimeError(text))
     assert word in cause
     assert len(cause.splitlines()) == 1
 

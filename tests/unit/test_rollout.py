@@ -91,9 +91,3 @@ def test_a_float_that_nobody_wrote_is_obvious():
     assert rollout.first.shape == (3, 3)
     assert (rollout.steps, rollout.columns) == (2, 3)
     assert not (rollout.valid.any() or rollout.done.any() or rollout.first.any())
-
-
-def test_done_is_either_kind_of_end():
-    ends = {"terminated": [False, True, False, True], "truncated": [False, False, True, True]}
-    rollout = scalar_rollout(1, 4, **ends)
-    assert rollout.done[0].tolist() == [False, True, True, True]
