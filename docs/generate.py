@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import ast
-import dataclasses
 import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Le
@@ -26,8 +25,7 @@ from pydantic import BeforeValidator
 
 from paceline.config.flags import Field, fields_of
 from paceline.config.presets import presets
-from paceline.config.registry import ALGORITHMS, ENTRIES, entry, sections
-from paceline.config.schema import Config
+from paceline.config.registry import ALGORITHMS, ENTRIES, entry
 from paceline.config.values import parse_duration, parse_steps
 
 DOCS = Path(__file__).parent
@@ -59,7 +57,7 @@ def options() -> str:
         if field.name in GROUPS:
             lines += ["", f"### {GROUPS[field.name]}", ""]
             lines += ["| flag | default | takes | meaning |", "|---|---|---|---|"]
-        cells = (f"`{field.flag}`", default_of(field.name), takes(field), text_of(field))
+        cells = (f"`{field.flag}`", default_of(field), takes(field), text_of(field))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines).strip()
 
@@ -69,51 +67,32 @@ def text_of(field: Field) -> str:
     return " ".join(field.text.split()).replace("<", "&lt;").replace("|", "\\|")
 
 
-def default_of(name: str) -> str:
+def default_of(field: Field) -> str:
     """The field's own, and an algorithm's where it has another."""
-    value = _field(name).default
-    if value is dataclasses.MISSING:
-        value = None
     others = [
-        f"{algo}: {_shown(entry('algo', algo).defaults[name])}"
+        f"{algo}: {_shown(entry('algo', algo).defaults[field.name])}"
         for algo in ALGORITHMS
-        if name in entry("algo", algo).defaults
+        if field.name in entry("algo", algo).defaults
     ]
-    return "; ".join([_shown(value), *others])
+    return "; ".join([_shown(field.default), *others])
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == ():
+    if value is None or value in ((), {}):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
-def _field(name: str) -> Any:
-    """The dataclass field of a dotted name."""
-    last = name.rpartition(".")[2]
-    kind: Any = _owner(name)
-    return next(field for field in dataclasses.fields(kind) if field.name == last)
-
-
-def _owner(name: str) -> Any:
-    """The dataclass of a dotted name: a section's, or `Config`."""
-    section = name.rpartition(".")[0]
-    kinds = {field.name: field.default_factory for field in dataclasses.fields(Config)}
-    return (kinds | sections({}))[section] if section else Config
-
-
 def takes(field: Field) -> str:
     """What may be written for it."""
-    owner, last = _owner(field.name), field.name.rpartition(".")[2]
     if field.name in ENTRIES:
-        auto = ["auto"] if _field(field.name).default == "auto" else []
+        auto = ["auto"] if field.default == "auto" else []
         return ", ".join(f"`{choice}`" for choice in (*auto, *ENTRIES[field.name], "module:Class"))
     if field.is_bool:
         return f"on its own; `--no-{field.flag[2:]}`"
-    hint = get_type_hints(owner, include_extras=True)[last]
-    return ", ".join(dict.fromkeys(_kinds(hint))) or "text"
+    return ", ".join(dict.fromkeys(_kinds(field.hint))) or "text"
 
 
 def _kinds(hint: Any) -> Iterator[str]:

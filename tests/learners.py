@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from paceline.learning.compiler import compiler_missing
 from paceline.learning.learner import LearnerConfig
 from paceline.rollout import Rollout
 
+needs_compiler = pytest.mark.skipif(bool(compiler_missing()), reason=str(compiler_missing()))
 ONE_STEP = LearnerConfig(
     epochs=1,
     minibatches=1,

@@ -16,7 +16,6 @@ import random
 import string
 import types
 import typing
-from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,10 +24,8 @@ import yaml
 from annotated_types import Ge, Gt, Le
 
 from paceline import Config
-from paceline.config.registry import sections
+from paceline.config.flags import fields_of
 from paceline.config.resolve import field_names
-from paceline.config.schema import Config as Schema
-from paceline.config.schema import EnvConfig, option_fields
 
 SUFFIXES = (".yaml", ".json", ".toml")
 WRITTEN = {
@@ -97,27 +94,6 @@ def changed(source, name, value):
 # What can be wrong with a field -------------------------------------------------------------------
 
 
-class Leaf(NamedTuple):
-    """An option that is no section."""
-
-    name: str
-    """dotted"""
-    hint: typing.Any
-    default: typing.Any
-
-
-def leaves():
-    kinds = {"": Schema, "env.": EnvConfig}
-    kinds |= {f"{name}.": kind for name, kind in sections({}).items()}
-    for prefix, kind in kinds.items():
-        hints = typing.get_type_hints(kind, include_extras=True)
-        for field in option_fields() if kind is Schema else fields(kind):
-            if field.name != "env":
-                made = field.default_factory
-                default = field.default if made is MISSING else made()
-                yield Leaf(prefix + field.name, hints[field.name], default)
-
-
 def parts_of(hint):
     """The types of a union, and the limits that are annotated."""
     origin = typing.get_origin(hint)
@@ -150,9 +126,9 @@ def wrong_types(kinds):
 @kind
 def wrong_values(source):
     """Of another type, out of range, not finite, or missing."""
-    for name, hint, _ in leaves():
-        parts = set(parts_of(hint))
-        wrong = source.sample(wrong_types(parts), 3)
+    for field in fields_of():
+        parts = list(parts_of(field.hint))
+        wrong = source.sample(wrong_types(set(parts)), 3)
         for limit in parts:
             if isinstance(limit, Le):
                 wrong.append(source.choice([limit.le + 1, 10**18, 1e30]))
@@ -164,14 +140,14 @@ def wrong_values(source):
         if type(None) not in parts:
             wrong.append(None)
         for value in wrong:
-            yield changed(source, name, value)
+            yield changed(source, field.name, value)
 
 
 @kind
 def misspelt_names(source):
     known = set(field_names())
     for _ in range(48):
-        section, dot, last = source.choice([leaf.name for leaf in leaves()]).rpartition(".")
+        section, dot, last = source.choice(fields_of()).name.rpartition(".")
         wrong = last
         while section + dot + wrong in known or not wrong:
             wrong = misspelt(source, last)

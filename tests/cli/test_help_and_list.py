@@ -8,10 +8,10 @@ from importlib.metadata import version
 from operator import attrgetter
 
 import pytest
-from corrupt import leaves
 
 from paceline.cli.commands import COMMANDS
 from paceline.cli.listing import LISTS
+from paceline.config.flags import fields_of
 from paceline.config.resolve import resolve
 from paceline.learning.algorithms.ppo import PPO
 
@@ -51,15 +51,14 @@ def test_version_is_printed(command):
 
 def test_train_help_documents_every_option_with_its_value(command):
     options = options_of(command("train", "--preset", "none", "--help").out)
-    assert options.keys() - {"--config"} == {flag_of(leaf.name) for leaf in leaves()}
+    assert options.keys() - {"--config"} == {field.flag for field in fields_of()}
     config = resolve({"preset": "none"})
     filled_in = {*PPO.defaults, "preset", "total_steps"}
-    for leaf in leaves():
-        text, bracket, default = options[flag_of(leaf.name)].rpartition(" [")
-        assert len(text) > 3, f"{leaf.name} has no text"
-        assert bracket + default == " " + shown(attrgetter(leaf.name)(config)), leaf.name
-        if leaf.name not in filled_in:
-            assert bracket + default == " " + shown(leaf.default), leaf.name
+    for field in fields_of():
+        text, _, default = options[field.flag].rpartition(" [")
+        assert len(text) > 3, f"{field.name} has no text"
+        assert f"[{default}" == shown(attrgetter(field.name)(config)), field.name
+        assert field.name in filled_in or f"[{default}" == shown(field.default), field.name
 
 
 def test_train_help_shows_the_values_of_the_chosen_algorithm(command):

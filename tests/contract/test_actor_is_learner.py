@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from learners import iterate
+from learners import iterate, needs_compiler
 from saved_runs import PLAIN
 from worlds import Anything
 
 import paceline
-from paceline.learning.compiler import compiler_missing
 from paceline.run.build import blank_rollout, build
 
 SPACES = {
@@ -158,7 +157,7 @@ def test_normalizing_what_is_no_vector_is_refused(observation):
         pass
 
 
-@pytest.mark.skipif(bool(compiler_missing()), reason=str(compiler_missing()))
+@needs_compiler
 @pytest.mark.parametrize("observation", ["discrete", "vector", "image"])
 @pytest.mark.slow
 def test_compiling_takes_a_blank_rollout_and_learns_nothing(observation):

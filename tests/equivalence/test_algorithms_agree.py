@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from learners import ONE_STEP, GradientDescent, iterate
+from learners import ONE_STEP, GradientDescent, iterate, needs_compiler
 from saved_runs import PLAIN
 from worlds import env_maker, serial_of
 
@@ -18,7 +18,7 @@ from paceline.envs.env_columns import EnvColumns
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
-from paceline.learning.compiler import CACHE, compiler_missing
+from paceline.learning.compiler import CACHE
 from paceline.learning.learner import Learner
 from paceline.learning.returns import vtrace
 from paceline.policy.actor import make_actor
@@ -251,7 +251,7 @@ def test_masked_next_step_gradients_are_those_of_same_step_with_final_observatio
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(compiler_missing()), reason=str(compiler_missing()))
+@needs_compiler
 @pytest.mark.parametrize(("env_id", "algo"), [("Pendulum-v1", "ppo"), ("FrozenLake-v1", "a2c")])
 def test_a_compiled_step_learns_what_the_eager_one_learns(monkeypatch, tmp_path, env_id, algo):
     monkeypatch.setenv(CACHE, str(tmp_path))

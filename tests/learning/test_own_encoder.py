@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from learners import needs_compiler
 from saved_runs import PLAIN, last_state
 from torch import nn
 from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
 from paceline.errors import BadInput
-from paceline.learning.compiler import compiler_missing
 
 
 class Wide(nn.Module):
@@ -190,10 +190,8 @@ def test_a_checkpoints_word_for_its_encoder_is_never_imported(tmp_path):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("compiling", ["off", "on"])
+@pytest.mark.parametrize("compiling", ["off", pytest.param("on", marks=needs_compiler)])
 def test_frozen_weights_stay_as_they_are(tmp_path, compiling):
-    if compiling == "on" and (missing := compiler_missing()):
-        pytest.skip(missing)
     encoder = nn.Sequential(nn.Linear(4, 8).requires_grad_(False), nn.ReLU())
     agent = trained(tmp_path / "run", encoder, hidden=(8,), compile=compiling, lr=1e-2)
     name = "policy.trunk.0.module.0.weight"

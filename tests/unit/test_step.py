@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 import torch
 from gymnasium import spaces
-from learners import GradientDescent
+from learners import GradientDescent, needs_compiler
 
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.impala import IMPALA
 from paceline.learning.algorithms.ppo import PPO
 from paceline.learning.batch import Rows
-from paceline.learning.compiler import CACHE, compiler_missing
+from paceline.learning.compiler import CACHE
 from paceline.learning.optimizers import RMSprop
 from paceline.learning.step import Objective, PolicyLoss, Step
 from paceline.policy.actor_critic import ActorCritic
@@ -119,11 +119,11 @@ def test_terms_are_means_over_the_rows_that_count():
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
-@pytest.mark.parametrize("compiling", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "compiling", [False, pytest.param(True, marks=[pytest.mark.slow, needs_compiler])]
+)
 def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
     """To the bit when eager; compiled together, the last one may differ."""
-    if compiling and (missing := compiler_missing()):
-        pytest.skip(missing)
     results = []
     for fused in (False, True):
         step, module = make_step(PPO(), kind, 0.5, RMSprop(), activation="tanh")
@@ -146,10 +146,9 @@ def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@needs_compiler
 @pytest.mark.slow
 def test_what_is_compiled_is_kept_in_the_cache_and_not_in_the_temp_folder(tmp_path, shell):
-    if missing := compiler_missing():
-        pytest.skip(missing)
     temp = tmp_path / "temp"
     temp.mkdir()
     env = shell.environment(TMPDIR=str(temp), XDG_CACHE_HOME=str(tmp_path / "cache"))

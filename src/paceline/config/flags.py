@@ -50,11 +50,17 @@ class Field:
     """dotted, such as ppo.clip"""
     text: str
     """the docstring"""
-    is_bool: bool
+    hint: Any
+    """the type, with its annotations"""
+    default: Any
 
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_bool(self) -> bool:
+        return self.hint in (bool, bool | None)
 
 
 def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
@@ -67,13 +73,18 @@ def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
 
 def _fields(kind: Any, prefix: str = "") -> list[Field]:
     try:
-        texts, hints = _docstrings(kind), get_type_hints(kind)
+        texts, hints = _docstrings(kind), get_type_hints(kind, include_extras=True)
     except NameError as error:
         raise BadInput(f"the options of {name_of(kind)} can't be read: {error}") from None
     return [
-        Field(prefix + one.name, texts.get(one.name, ""), hints[one.name] in (bool, bool | None))
+        Field(prefix + one.name, texts.get(one.name, ""), hints[one.name], _default(one))
         for one in dataclasses.fields(kind)
     ]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    make = field.default_factory
+    return field.default if make is dataclasses.MISSING else make()
 
 
 def _docstrings(kind: type) -> dict[str, str]:

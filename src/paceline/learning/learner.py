@@ -318,5 +318,5 @@ class Learner:
         scaler = self._scaler.moments if self._scaler is not None else None
         for prefix, moments in (("obs.", self._obs_moments), ("return.", scaler)):
             if moments is not None and f"{prefix}mean" in arrays:
-                moments.restore({k: arrays[prefix + k] for k in ("count", "mean", "var")})
+                moments.restore(under_prefix(prefix, arrays))
         self._shared.copy_(self.flat.storage)
