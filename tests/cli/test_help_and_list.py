@@ -12,7 +12,8 @@ import pytest
 from paceline.cli.commands import COMMANDS
 from paceline.cli.listing import LISTS
 from paceline.config.flags import fields_of
-from paceline.config.resolve import resolve
+from paceline.config.registry import ALGORITHMS
+from paceline.config.resolve import field_names, resolve
 from paceline.learning.algorithms.ppo import PPO
 
 
@@ -20,10 +21,6 @@ def options_of(text):
     """Each flag of a help text with its explanation, in one line."""
     entries = re.findall(r"^  (--[\w.-]+)\n((?:      .*\n?)+)", text, re.MULTILINE)
     return {flag: " ".join(explanation.split()) for flag, explanation in entries}
-
-
-def flag_of(name):
-    return "--" + name.replace("_", "-")
 
 
 def shown(value):
@@ -52,6 +49,7 @@ def test_version_is_printed(command):
 def test_train_help_documents_every_option_with_its_value(command):
     options = options_of(command("train", "--preset", "none", "--help").out)
     assert options.keys() - {"--config"} == {field.flag for field in fields_of()}
+    assert {field.name for field in fields_of()} == set(field_names()) - {"env", *ALGORITHMS}
     config = resolve({"preset": "none"})
     filled_in = {*PPO.defaults, "preset", "total_steps"}
     for field in fields_of():
@@ -65,7 +63,8 @@ def test_train_help_shows_the_values_of_the_chosen_algorithm(command):
     options = options_of(command("train", "--algo", "a2c", "--help").out)
     config = resolve({"algo": "a2c"})
     for name in ("rollout_steps", "epochs", "minibatches", "lr", "optimizer", "log_every"):
-        assert options[flag_of(name)].endswith(shown(getattr(config, name)))
+        flag = "--" + name.replace("_", "-")
+        assert options[flag].endswith(shown(getattr(config, name)))
 
 
 def test_list_has_one_line_for_each_entry(command):
@@ -98,7 +97,7 @@ train --env-id Cartpole-v1; resume --help; eval --help; compare nowhere; bench -
 doctor; doctor --jsn"""
 
 
-@pytest.mark.parametrize("arguments", TORCHLESS.split(";"))
+@pytest.mark.parametrize("arguments", map(str.strip, TORCHLESS.split(";")))
 def test_help_lists_and_refusals_never_import_torch(shell, arguments):
     ended = shell.execute(sys.executable, "-X", "importtime", "-m", "paceline", *arguments.split())
     imported = [line.rpartition("|")[2].strip() for line in ended.err.splitlines()]
