@@ -211,23 +211,6 @@ def test_a_stream_over_threads_learns_loses_nothing_and_keeps_to_its_lag(max_lag
         assert left.tolist() == [lengths[column] for column in columns]
 
 
-def test_a_restored_stream_over_threads_goes_on_with_the_same_open_episodes():
-    with over(ThreadPool, algo="impala") as parts:
-        sampled(parts, 11)
-        state, weights = parts.sampler.state(), parts.learner.weights.copy()
-    with over(ThreadPool, algo="impala") as twin:
-        assert twin.sampler.restore(state) == []
-        twin.sampler.publish(weights, 11)
-        assert_same(twin.sampler.state(), state)
-        seen = {}
-        while len(seen) < WORKERS * WIDTH:
-            rollout = twin.sampler.collect()
-            for place, column in enumerate(rollout.column.tolist()):
-                seen.setdefault(column, rollout.obs[0, place].copy())
-    found = np.concatenate([state[f"{worker}.obs.vector"] for worker in range(WORKERS)])
-    np.testing.assert_array_equal(found, [seen[column] for column in sorted(seen)])
-
-
 class Poor(gym.make("CartPole-v1").unwrapped.__class__):
     """Shows what no policy can learn from, once it has made a few steps."""
 

@@ -105,12 +105,20 @@ def test_workers_sample_and_learn_what_blocks_of_serial_do(name):
     assert episodes or name in ("LunarLander", "normalizers")  # theirs last longer than that
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(3, marks=pytest.mark.slow), 6])
-def test_any_number_of_workers_equals_as_many_blocks(workers):
-    config = config_of("CartPole-v1", num_envs=6)
+@pytest.mark.parametrize(
+    ("workers", "forked"), [(1, True), pytest.param(3, True, marks=pytest.mark.slow), (6, False)]
+)
+def test_any_number_of_workers_forked_or_fresh_equals_as_many_blocks(monkeypatch, workers, forked):
+    """Fresh interpreters, as on systems where there is nothing to fork from."""
+    if not forked:
+        monkeypatch.setattr(process_pool, "process_starter", lambda entry, preload: Spawner(entry))
+    config, before = config_of("CartPole-v1", num_envs=6), set(psutil.Process().children())
     with by_workers(config, workers) as ours, in_blocks(config, workers) as theirs:
         for _ in range(3):
             assert turn(ours) == turn(theirs)
+        started = set(psutil.Process().children()) - before
+        assert len(started) == (1 if forked else workers)
+    assert not alive(started)
 
 
 def test_a_table_gives_the_same_whatever_the_blocks():
@@ -121,17 +129,6 @@ def test_a_table_gives_the_same_whatever_the_blocks():
             one, other = turn(ours), turn(theirs)
             by_column = [sorted(seen.pop("episodes"), key=repr) for seen in (one, other)]
             assert one == other and by_column[0] == by_column[1]
-
-
-def test_workers_that_are_fresh_interpreters_sample_the_same(monkeypatch):
-    """As on systems where there is nothing to fork from."""
-    monkeypatch.setattr(process_pool, "process_starter", lambda entry, preload: Spawner(entry))
-    config = config_of("CartPole-v1")
-    with by_workers(config) as ours, in_blocks(config) as theirs:
-        for _ in range(3):
-            assert turn(ours) == turn(theirs)
-        assert len(psutil.Process().children()) >= WORKERS
-    assert not alive(psutil.Process().children())
 
 
 def alive(processes):
@@ -246,19 +243,6 @@ def test_a_checkpoint_of_workers_holds_the_open_episodes_that_serial_has(tmp_pat
     assert len(workers) == len(learned) + WORKERS * (len(serial) - len(learned))
 
 
-def test_a_run_of_workers_that_was_left_resumes_to_the_byte(tmp_path):
-    options = {"num_workers": WORKERS, "env_id": "CartPole-v1", "hidden": (16,)}
-    whole, _ = run(tmp_path / "whole", **options)
-    config = config_of("CartPole-v1", total_iters=5, eval_episodes=1, track="none")
-    config = config.replace(num_workers=WORKERS, output_dir=str(tmp_path / "parts"))
-    for report in paceline.train(config):
-        if report.iter == 2:
-            break
-    list(paceline.resume(tmp_path / "parts"))
-    newest = max((tmp_path / "parts" / "checkpoints").glob("[0-9]*"))
-    assert_same(load_file(newest / "state.safetensors"), whole)
-
-
 def witness(image=False):
     """An environment that shows whether torch has been imported where it lives.
 
@@ -324,16 +308,6 @@ def test_a_worker_takes_less_than_60_mb_of_its_own():
         found = workers_of_this_process()
         assert len(found) == WORKERS
         assert all(private_mb(worker.pid) < 60 for worker in found)
-
-
-def test_a_wait_for_workers_is_counted():
-    with by_workers(config_of("CartPole-v1")) as parts:
-        waited = []
-        for _ in range(3):
-            turn(parts)
-            waited.append(parts.sampler.t_wait)
-        assert 0 < waited[0] < waited[1] < waited[2]
-        assert parts.sampler.restarts == parts.sampler.env_restarts == 0
 
 
 def test_an_environment_that_raises_is_rebuilt_in_its_worker_and_counted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ import pytest
 from ranked import Command
 
 pytestmark = pytest.mark.timeout(120)
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 PACELINE = (sys.executable, "-m", "paceline")
 HANGING = """
@@ -94,8 +97,7 @@ def start(shell):
     started = []
 
     def begin(what, *more, prefix=(), **kwargs):
-        given = ", ".join(f'"{name}": {value}' for name, value in kwargs.items())
-        given = f'{{"what": "{what}"{", " if given else ""}{given}}}'
+        given = json.dumps({"what": what, **kwargs})
         flags = ("train", *FLAGS, "--env.kwargs", given, *more)
         started.append(Command(shell, *flags, prefix=(*prefix, *PACELINE)))
         return started[-1]
@@ -118,40 +120,33 @@ def stopped(command, within=12.0, code=75):
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("what", ["sleep", pytest.param("loop", marks=pytest.mark.slow)])
-def test_an_environment_that_hangs_is_left_and_what_was_learnt_saved(start, what):
-    command = start(what, "--total-iters", 4, after=70)
+@pytest.mark.parametrize(
+    ("what", "flags", "given"),
+    [
+        ("sleep", ("--total-iters", 4), {"after": 70}),
+        slow("loop", ("--total-iters", 4), {"after": 70}),
+        slow("sleep", ("--total-iters", 4, "--num-workers", 2), {"after": 40}),
+        ("sleep", ("--total-iters", 2), {"after": 64}),
+    ],
+    ids=["asleep", "busy", "in workers", "in the last evaluation"],
+)
+def test_an_environment_that_hangs_is_left_and_what_was_learnt_saved(start, what, flags, given):
+    command = start(what, *flags, **given)
     hangs(command)
-    assert stopped(command) < 8
+    assert stopped(command) < 10
     assert command.err == "paceline: stopped by SIGTERM\n"
-    assert "saved; go on with" in command.out
-    run = command.run
-    assert run.checkpoints()[-1].name == "00000002" and len(run.metrics()) == 2
+    assert "saved; go on with" in command.out and "paceline resume run" in command.out
+    assert command.run.checkpoints()[-1].name == "00000002"
+    assert len(command.run.metrics()) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["reset", "close"])
 def test_wherever_it_hangs(start, where):
-    command = start("sleep", "--total-iters", 4, where=f'"{where}"')
+    command = start("sleep", "--total-iters", 4, where=where)
     hangs(command)
     assert stopped(command) < 8
     assert "Traceback" not in command.err
-
-
-def test_the_last_evaluation_does_not_keep_a_run_from_ending(start):
-    command = start("sleep", "--total-iters", 2, after=64)
-    hangs(command)
-    assert stopped(command) < 8
-    assert command.run.checkpoints()[-1].name == "00000002"
-    assert "paceline resume run" in command.out
-
-
-@pytest.mark.slow
-def test_workers_that_hang_do_not_keep_a_run_from_ending(start):
-    command = start("sleep", "--total-iters", 4, "--num-workers", 2, after=40)
-    hangs(command)
-    assert stopped(command) < 10
-    assert command.run.checkpoints()[-1].name == "00000002"
 
 
 @pytest.mark.slow
@@ -190,7 +185,7 @@ def test_a_process_that_is_ended_by_its_environment_does_not_end_without_a_word(
 @pytest.mark.parametrize("what", ["thread", "process", "daemon"])
 def test_what_an_environment_has_started_does_not_outlive_the_run(start, what):
     """Nor does it keep it from ending; that no process is left is what every test here claims."""
-    command = start("nothing", "--total-iters", 2, starts=f'"{what}"')
+    command = start("nothing", "--total-iters", 2, starts=what)
     assert command.end(60) == 0, command.err
     assert (command.run.path / "eval.json").exists()
 
@@ -253,7 +248,7 @@ def _take_terminal():
 
 
 @pytest.mark.parametrize("flags", [["--ranks", 2], [], ["--num-workers", 2]], ids=str)
-@pytest.mark.parametrize("closed", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("closed", ["1", slow("2")])
 def test_closed_streams_change_nothing(shell, flags, closed):
     (shell.folder / "hanging.py").write_text(HANGING)
     command = [*PACELINE, "train", *FLAGS, "--total-iters", 3, *flags]

@@ -72,79 +72,58 @@ def test_where_nobody_counts_them_none_was_killed(tmp_path):
     assert oom_kills(nothing, nothing, nothing) == 0
 
 
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({"cpu.max": "200000 100000"}, 2.0),
-        ({"cpu.max": "50000 100000"}, 0.5),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu.max": "nonsense"}, None),
-        ({"cpu.max": ""}, None),
-        ({"cpu.weight": "100"}, None),
-        ({}, None),
-    ],
-    ids=str,
-)
-def test_a_quota_of_version_2_is_read(groups, files, quota):
-    assert groups(["0::/"], **files) == quota
-
-
-NESTED = "user.slice/job.scope"
-
-
-@pytest.mark.parametrize(
-    ("inner", "middle", "outer", "quota"),
-    [
-        ("300000 100000", "max 100000", None, 3.0),
-        ("max 100000", "150000 100000", None, 1.5),
-        ("800000 100000", "400000 100000", "max 100000", 4.0),
-        ("400000 100000", "800000 100000", "200000 100000", 2.0),
-        ("max 100000", "max 100000", "max 100000", None),
-        (None, "100000 50000", None, 2.0),
-    ],
-)
-def test_a_group_has_no_more_than_the_groups_around_it(groups, inner, middle, outer, quota):
-    paths = (f"{NESTED}/cpu.max", "user.slice/cpu.max", "cpu.max")
-    files = {p: c for p, c in zip(paths, (inner, middle, outer), strict=True) if c is not None}
-    assert groups([f"0::/{NESTED}"], **files) == quota
-
-
-def test_a_group_of_another_branch_does_not_count(groups):
-    files = {f"{NESTED}/cpu.max": "300000 100000", "user.slice/other/cpu.max": "100000 100000"}
-    assert groups([f"0::/{NESTED}"], **files) == 3.0
-
-
-def test_a_group_that_is_seen_from_within_a_container_is_its_root(groups):
-    """/proc names the host's path, which is not there; the root of what is there is meant."""
-    assert groups(["0::/docker/0123abc"], **{"cpu.max": "150000 100000"}) == 1.5
-
-
 def version_1(folder, quota, period=100_000):
     return {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": period}
 
 
+def nested(inner, middle=None, outer=None):
+    """Of a group in a group in the root."""
+    paths = ("user.slice/job.scope/cpu.max", "user.slice/cpu.max", "cpu.max")
+    return {p: c for p, c in zip(paths, (inner, middle, outer), strict=True) if c is not None}
+
+
+ROOT, JOB = ["0::/"], ["0::/user.slice/job.scope"]
 LINES_1 = ["12:cpuset:/", "5:memory:/job", "4:cpu,cpuacct:/job/step", "1:name=systemd:/job"]
+STEP = "cpu/job/step"
 
 
 @pytest.mark.parametrize(
-    ("files", "quota"),
+    ("lines", "files", "quota"),
     [
-        (version_1("cpu/job/step", 250_000), 2.5),
-        (version_1("cpu/job/step", -1), None),
-        (version_1("cpu/job/step", -1) | version_1("cpu/job", 100_000, 50_000), 2.0),
-        (version_1("cpu/job/step", 400_000) | version_1("cpu", 300_000), 3.0),
-        (version_1("memory/job", 100_000), None),  # a controller that has no say in this
-        ({"cpu/job/step/cpu.cfs_quota_us": 100_000}, None),
-        ({}, None),
+        # Version 2.
+        (ROOT, {"cpu.max": "200000 100000"}, 2.0),
+        (ROOT, {"cpu.max": "50000 100000"}, 0.5),
+        (ROOT, {"cpu.max": "max 100000"}, None),
+        (ROOT, {"cpu.max": "nonsense"}, None),
+        (ROOT, {"cpu.max": ""}, None),
+        (ROOT, {"cpu.weight": "100"}, None),
+        (ROOT, {}, None),
+        # A group has no more than the groups around it.
+        (JOB, nested("300000 100000", "max 100000"), 3.0),
+        (JOB, nested("max 100000", "150000 100000"), 1.5),
+        (JOB, nested("800000 100000", "400000 100000", "max 100000"), 4.0),
+        (JOB, nested("400000 100000", "800000 100000", "200000 100000"), 2.0),
+        (JOB, nested("max 100000", "max 100000", "max 100000"), None),
+        (JOB, nested(None, "100000 50000"), 2.0),
+        # A group of another branch does not count.
+        (JOB, nested("300000 100000") | {"user.slice/other/cpu.max": "100000 100000"}, 3.0),
+        # In a container /proc may name the host's path; the root of what is there is meant.
+        (["0::/docker/0123abc"], {"cpu.max": "150000 100000"}, 1.5),
+        # Version 1: that of its controller.
+        (LINES_1, version_1(STEP, 250_000), 2.5),
+        (LINES_1, version_1(STEP, -1), None),
+        (LINES_1, version_1(STEP, -1) | version_1("cpu/job", 100_000, 50_000), 2.0),
+        (LINES_1, version_1(STEP, 400_000) | version_1("cpu", 300_000), 3.0),
+        (LINES_1, version_1("memory/job", 100_000), None),
+        (LINES_1, {f"{STEP}/cpu.cfs_quota_us": 100_000}, None),
+        (LINES_1, {}, None),
+        # Both.
+        ([*LINES_1, "0::/job"], version_1(STEP, 400_000) | {"job/cpu.max": "300000 100000"}, 3.0),
     ],
+    ids=str,
 )
-def test_a_quota_of_version_1_is_read_from_its_controller(groups, files, quota):
-    assert groups(LINES_1, **files) == quota
-
-
-def test_where_both_versions_are_mounted_the_smaller_quota_holds(groups):
-    files = version_1("cpu/job/step", 400_000) | {"job/cpu.max": "300000 100000"}
-    assert groups([*LINES_1, "0::/job"], **files) == 3.0
+def test_the_quota_is_the_smallest_of_the_groups_around_a_process(groups, lines, files, quota):
+    assert groups(lines, **files) == quota
 
 
 def test_without_control_groups_there_is_no_quota(tmp_path):

@@ -88,16 +88,6 @@ def test_what_one_side_writes_the_other_sees_in_the_same_place():
             assert not np.shares_memory(array, others[name])
 
 
-def test_a_heartbeat_is_one_worker_s_own():
-    with shared(layout()) as (ours, theirs):
-        theirs.heartbeats[1].row, theirs.heartbeats[1].beats = 12, 3
-        assert [(h.row, h.beats, h.leave) for h in ours.heartbeats] == [
-            (0, 0, 0),
-            (12, 3, 0),
-            (0, 0, 0),
-        ]
-
-
 def test_the_file_has_no_name_and_is_not_inherited():
     file = anonymous_file()
     try:
