@@ -461,16 +461,18 @@ def test_a_run_whose_environment_breaks_its_worker_once_ends_as_if_it_had_not(
 @pytest.mark.parametrize(
     ("more", "step", "pause"),
     [
-        (("--total-iters", 1, "--worker-timeout", "3s"), 0.12, 0.0),
+        (("--worker-timeout", "3s"), 0.12, 0.0),
         slow(("--rollout-steps", 2, "--total-iters", 2, "--worker-timeout", "1s"), 0.8, 1.5),
+        slow(("--rollout-steps", 2, "--num-envs", 10, "--worker-timeout", "1s"), 0.3, 0.0),
     ],
+    ids=["a rollout", "a loop body", "a row"],
 )
 def test_a_slow_environment_or_loop_body_is_not_taken_for_a_worker_that_hangs(
     session, more, step, pause
 ):
-    """A rollout of 3.8 s with steps of 0.12 s; a step and a loop body that take most of 1 s."""
-    during = lambda report: time.sleep(pause)  # noqa: E731
-    run = session("ppo", *more, "--num-envs", 2, slow=step, during=during)
+    """The timeout is for one step: a rollout, a row and a loop body may take longer."""
+    few = ("--num-envs", 2, "--total-iters", 1)
+    run = session("ppo", *few, *more, slow=step, during=lambda report: time.sleep(pause))
     assert last(run, "restarts") == 0
 
 
@@ -790,6 +792,9 @@ class Mine(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (SIZE,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
+    def __init__(self, length=5):
+        self.length = length
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.time = 0
@@ -798,24 +803,23 @@ class Mine(gym.Env):
     def step(self, action):
         self.time += 1
         obs = self.np_random.uniform(-1, 1, SIZE).astype(np.float32)
-        return obs, float(action), False, self.time >= 10, {}
+        return obs, float(action), False, self.time >= self.length, {}
 
 
-gym.register("Mine-v0", Mine)
-
-
-def made(**kwargs):
-    return Mine(**kwargs)
+gym.register("Mine-v0", Mine, max_episode_steps=4)
 
 
 def main():
-    given = {"class": Mine, "function": made, "lambda": lambda: Mine(), "id": "Mine-v0"}
+    env_id, kwargs = {
+        "class": (Mine, {"length": 6}), "lambda": (lambda: Mine(), {}), "id": ("Mine-v0", {}),
+    }[sys.argv[1]]
     config = paceline.Config(
-        env_id=given[sys.argv[1]], preset="none", num_envs=4, num_workers=2, rollout_steps=16,
-        total_iters=3, eval_episodes=1, hidden=[8], track="none", output_dir="run", overwrite=True,
+        env_id=env_id, env={"kwargs": kwargs}, preset="none", num_envs=4, num_workers=2,
+        rollout_steps=16, total_iters=3, eval_episodes=1, hidden=[8], track="none",
+        output_dir="run", overwrite=True,
     )
     for report in paceline.train(config):
-        print(report.iter, report.restarts, flush=True)
+        print(report.iter, report.restarts, report.episode_length, flush=True)
 
 
 """
@@ -823,20 +827,18 @@ GUARDED = 'if __name__ == "__main__":\n    main()\n'
 
 
 @pytest.mark.parametrize(
-    ("kind", "call"),
-    [
-        pytest.param("class", GUARDED, marks=pytest.mark.slow),
-        ("lambda", "main()\n"),
-        pytest.param("id", "main()\n", marks=pytest.mark.slow),
-    ],
+    ("kind", "call", "length"),
+    [slow("class", GUARDED, "6.0"), ("lambda", "main()\n", "5.0"), ("id", "main()\n", "4.0")],
     ids=["class-guarded", "lambda-unguarded", "id-unguarded"],
 )
-def test_a_script_is_run_once_and_its_own_environment_reaches_the_workers(shell, kind, call):
+def test_a_script_is_run_once_and_its_own_environment_reaches_the_workers(
+    shell, kind, call, length
+):
     """With or without `if __name__ == "__main__"`: no worker imports `__main__`."""
     (shell.folder / "script.py").write_text(SCRIPT + call)
     ended = shell.execute(sys.executable, "script.py", kind, timeout=50)
     assert ended.code == 0, ended.err
-    assert ended.out.split() == ["1", "0", "2", "0", "3", "0"]
+    assert ended.out.split() == ["1", "0", length, "2", "0", length, "3", "0", length]
     assert len((shell.folder / "imported").read_text().split()) == 1
 
 
