@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from saved_runs import PLAIN, assert_refused, iterations
+from trees import workers
 
 import paceline
 from paceline.envs.suites.toy import Identity
@@ -158,10 +159,6 @@ def test_more_workers_or_threads_than_cpus_are_warned_of(train, algo, workers, t
             assert word in warned
 
 
-def workers_of_this_process():
-    return [worker for server in psutil.Process().children() for worker in server.children()]
-
-
 def start(folder, **options):
     """Train a small run of two workers, in Python: its reports."""
     size = {"num_envs": 4, "num_workers": 2, "rollout_steps": 16, "hidden": (16,)}
@@ -176,15 +173,15 @@ def test_pin_binds_processes_and_unbinds_the_trainer_at_the_end(tmp_path, algo):
     before = os.sched_getaffinity(0)
     bound = []
     for _ in start(tmp_path, algo=algo, pin=True):
-        bound.append([os.sched_getaffinity(worker.pid) for worker in workers_of_this_process()])
+        bound.append([os.sched_getaffinity(worker.pid) for worker in workers()])
         assert os.sched_getaffinity(0) == {CPUS[-1]}
     assert os.sched_getaffinity(0) == before
-    for workers in bound:
-        assert len(workers) == 2 and all(len(cpus) == 1 for cpus in workers)
+    for theirs in bound:
+        assert len(theirs) == 2 and all(len(cpus) == 1 for cpus in theirs)
         if algo == "ppo":  # they rest while it learns, so its CPU is theirs too
-            assert sorted(min(cpus) for cpus in workers) == CPUS[:2]
+            assert sorted(min(cpus) for cpus in theirs) == CPUS[:2]
         else:
-            assert all(CPUS[-1] not in cpus for cpus in workers)
+            assert all(CPUS[-1] not in cpus for cpus in theirs)
 
 
 @several_cpus
@@ -200,7 +197,7 @@ def test_the_trainer_is_unbound_also_when_its_loop_is_left_or_fails(tmp_path):
 
 def test_without_pin_no_process_is_bound(tmp_path):
     for _ in start(tmp_path):
-        for process in (psutil.Process(), *workers_of_this_process()):
+        for process in (psutil.Process(), *workers()):
             assert sorted(os.sched_getaffinity(process.pid)) == CPUS
 
 
@@ -349,16 +346,16 @@ def three():
 def test_an_overridden_registration_holds_in_workers(tmp_path, registered):
     """Not Gymnasium's own environment of that name."""
     registered("CartPole-v1", three())
-    for workers in (0, 2):
-        reports = start(tmp_path / str(workers), num_workers=workers)
+    for number in (0, 2):
+        reports = start(tmp_path / str(number), num_workers=number)
         assert {report.episode_length for report in reports} == {3.0}
 
 
 def test_a_callable_can_make_an_environment_that_only_the_trainer_registered(tmp_path, registered):
     registered("Three-v0", three())
     options = {"env_id": lambda: gym.make("Three-v0"), "max_restarts": 0}
-    for workers in (0, 2):
-        reports = start(tmp_path / str(workers), num_workers=workers, **options)
+    for number in (0, 2):
+        reports = start(tmp_path / str(number), num_workers=number, **options)
         assert {report.episode_length for report in reports} == {3.0}
 
 

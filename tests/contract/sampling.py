@@ -64,6 +64,15 @@ def collect(sampler, rollouts):
     return arrays, episodes
 
 
+def turns(parts, number):
+    """So many turns of the ring; each rollout until it is overwritten; the learner's version."""
+    for _ in range(number):
+        rollout, version = parts.sampler.collect(), parts.learner.version
+        yield rollout, version
+        parts.learner.update(rollout, 1.0)
+        parts.sampler.publish(parts.learner.weights, parts.learner.version)
+
+
 def collected(make, steps, rollouts=1, **options):
     return collect(sampler_of(make, steps, **options)[0], rollouts)
 

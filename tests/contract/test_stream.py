@@ -11,6 +11,7 @@ from itertools import pairwise
 import gymnasium as gym
 import numpy as np
 import pytest
+from sampling import turns
 from saved_runs import PLAIN, assert_same
 from test_thread_pool import ThreadPool
 
@@ -73,15 +74,6 @@ def streaming(env_id, workers=2, **options):
 def lanes(batch):
     """The rollouts of single workers that a batch is made of, in order."""
     return [batch.column_range(at, at + WIDTH) for at in range(0, batch.columns, WIDTH)]
-
-
-def turns(parts, number):
-    """So many turns of the ring; each batch before it is overwritten, and the learner's version."""
-    for _ in range(number):
-        batch, version = parts.sampler.collect(), parts.learner.version
-        yield batch, version
-        parts.learner.update(batch, 1.0)
-        parts.sampler.publish(parts.learner.weights, parts.learner.version)
 
 
 def copied(lane):

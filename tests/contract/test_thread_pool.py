@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 import gymnasium as gym
 import numpy as np
 import pytest
+from sampling import turns
 from saved_runs import PLAIN, assert_same
 
 import paceline
@@ -146,15 +147,6 @@ def copied(rollout):
     return arrays | {"episodes": rollout.episodes}
 
 
-def turns(parts, number):
-    """So many turns of the ring; each rollout, and how far it lags behind the weights."""
-    for _ in range(number):
-        rollout = parts.sampler.collect()
-        yield rollout, parts.learner.version - rollout.version
-        parts.learner.update(rollout, 1.0)
-        parts.sampler.publish(parts.learner.weights, parts.learner.version)
-
-
 def sampled(parts, number):
     return [copied(rollout) for rollout, _ in turns(parts, number)]
 
@@ -191,8 +183,8 @@ def test_a_stream_over_threads_learns_loses_nothing_and_keeps_to_its_lag(max_lag
     with over(ThreadPool, algo="impala", max_lag=max_lag) as parts:
         assert isinstance(parts.sampler, Stream)
         before, episodes = parts.learner.weights.copy(), 0
-        for rollout, lag in turns(parts, 40):
-            lags += lag.tolist()
+        for rollout, version in turns(parts, 40):
+            lags += (version - rollout.version).tolist()
             for place, column in enumerate(rollout.column.tolist()):
                 last = rows.get(column, rollout.obs[0, place])
                 np.testing.assert_array_equal(rollout.obs[0, place], last)

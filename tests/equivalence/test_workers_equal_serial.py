@@ -12,8 +12,10 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+import trees
 from safetensors.numpy import load_file
 from saved_runs import PLAIN, assert_same
+from trees import family, gone
 from worlds import ACTIONS, OBSERVATIONS, Anything, serial_in_blocks
 
 import paceline
@@ -118,7 +120,7 @@ def test_any_number_of_workers_forked_or_fresh_equals_as_many_blocks(monkeypatch
             assert turn(ours) == turn(theirs)
         started = set(psutil.Process().children()) - before
         assert len(started) == (1 if forked else workers)
-    assert not alive(started)
+    assert gone(started, within=3)
 
 
 def test_a_table_gives_the_same_whatever_the_blocks():
@@ -131,18 +133,14 @@ def test_a_table_gives_the_same_whatever_the_blocks():
             assert one == other and by_column[0] == by_column[1]
 
 
-def alive(processes):
-    return psutil.wait_procs(processes, timeout=3)[1]
-
-
 def test_nothing_is_left_of_the_workers_when_they_are_closed():
-    before = set(psutil.Process().children(recursive=True))
+    before = set(family())
     with by_workers(config_of("CartPole-v1")) as parts:
         turn(parts)
-        processes = set(psutil.Process().children(recursive=True)) - before
+        processes = set(family()) - before
         assert len(processes) == WORKERS + 1  # and the server that forks them
         files = psutil.Process().num_fds()
-    assert not alive(processes)
+    assert gone(processes, within=3)
     assert psutil.Process().num_fds() < files
 
 
@@ -267,10 +265,6 @@ def witness(image=False):
     return Witness
 
 
-def workers_of_this_process():
-    return [worker for server in psutil.Process().children() for worker in server.children()]
-
-
 def private_mb(pid):
     """What would be given back if this process alone went."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -286,7 +280,7 @@ def test_a_worker_with_vectors_never_imports_torch():
             assert not rollout.obs.any()
             parts.learner.update(rollout, 1.0)
             parts.sampler.publish(parts.learner.weights, parts.learner.version)
-        found = workers_of_this_process()
+        found = trees.workers()
         assert len(found) == WORKERS
         for worker in found:
             assert "libtorch" not in Path(f"/proc/{worker.pid}/maps").read_text()
@@ -297,7 +291,7 @@ def test_a_worker_with_images_does_import_torch():
     """So the test above would see it."""
     with by_workers(config_of(witness(image=True))) as parts:
         assert parts.sampler.collect().obs.all()
-        for worker in workers_of_this_process():
+        for worker in trees.workers():
             assert "libtorch" in Path(f"/proc/{worker.pid}/maps").read_text()
 
 
@@ -305,7 +299,7 @@ def test_a_worker_takes_less_than_60_mb_of_its_own():
     with by_workers(config_of("LunarLander-v3", num_envs=16)) as parts:
         for _ in range(3):
             turn(parts)
-        found = workers_of_this_process()
+        found = trees.workers()
         assert len(found) == WORKERS
         assert all(private_mb(worker.pid) < 60 for worker in found)
 

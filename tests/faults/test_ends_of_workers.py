@@ -11,8 +11,10 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+import trees
 import troubles
 from saved_runs import PLAIN
+from trees import workers
 
 import paceline
 from paceline.errors import EnvironmentFailed
@@ -66,10 +68,9 @@ def test_every_environment_is_closed_also_in_the_middle_of_a_rollout(algo, tmp_p
 def test_processes_of_a_killed_workers_environments_end_with_it(tmp_path):
     seen = set()
     for report in paceline.train(config_of(lambda: Simulated(tmp_path), tmp_path, total_iters=9)):
-        workers = [w for server in psutil.Process().children() for w in server.children()]
         if report.iter == 3:
-            seen = {child for worker in workers for child in worker.children()}
-            workers[0].kill()
+            seen = {child for worker in workers() for child in worker.children()}
+            workers()[0].kill()
     assert len(seen) == 4
     assert report.restarts == 1
     assert not any(psutil.pid_exists(child.pid) and child.status() != "zombie" for child in seen)
@@ -105,9 +106,8 @@ def test_a_server_that_does_not_answer_is_replaced(monkeypatch, tmp_path):
     config = config_of("CartPole-v1", tmp_path, total_iters=6)
     for report in paceline.train(config):
         if report.iter == 2:
-            (server,) = psutil.Process().children()
-            worker = server.children()[0]
-            server.suspend()
-            worker.kill()
+            victim = workers()[0]
+            trees.forkserver().suspend()
+            victim.kill()
     assert report.restarts >= 1
     assert report.iter == 6

@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 import pytest
 import troubles
+from trees import family, forkserver, gone, workers
 
 import paceline
 from paceline.config.flags import parse_config
@@ -69,31 +70,9 @@ def config_of(case, folder, name, *more, **kwargs):
     return parse_config(["--output-dir", str(folder / name), *flags_of(case, *more, **kwargs)])
 
 
-def forkserver(trainer=None):
-    for child in psutil.Process(trainer).children():
-        with contextlib.suppress(psutil.Error):
-            if "forkserver" in " ".join(child.cmdline()):
-                return child
-    return None
-
-
-def workers(trainer=None):
-    server = forkserver(trainer)
-    return sorted(child.pid for child in server.children()) if server else []
-
-
-def family(trainer=None):
-    return psutil.Process(trainer).children(recursive=True)
-
-
 def kill(pid, kind=signal.SIGKILL):
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, kind)
-
-
-def gone(processes, within):
-    _, stayed = psutil.wait_procs(processes, timeout=within)
-    return not stayed
 
 
 def same(run):
@@ -175,7 +154,7 @@ class At:
 
 def kill_workers(kind=signal.SIGKILL, numbers=(0,)):
     found = workers()
-    pids = [found[number] for number in numbers]
+    pids = [found[number].pid for number in numbers]
     for pid in pids:
         kill(pid, kind)
     return pids
@@ -247,7 +226,7 @@ def kill_now_and_then(stop, source, killed, every):
     while not stop.wait(source.uniform(0, every)):
         with contextlib.suppress(psutil.NoSuchProcess):  # a server that ends meanwhile
             if found := workers():
-                killed.append(source.choice(found))
+                killed.append(source.choice(found).pid)
                 kill(killed[-1])
 
 
@@ -283,7 +262,7 @@ def test_workers_killed_at_random_moments_change_nothing(session, assert_healed,
 @pytest.mark.slow
 def test_the_command_names_the_worker_that_was_killed(troubled, assert_healed, until):
     process = started(troubled, until)
-    victim = workers(process.pid)[1]
+    victim = workers(process.pid)[1].pid
     kill(victim)
     out, err = process.communicate(timeout=40)
     assert process.returncode == 0, out + err
@@ -371,7 +350,7 @@ def test_workers_without_their_server_go_on_or_are_replaced(session, assert_heal
     victims = []
 
     def kill_server():
-        victims.append(psutil.Process(workers()[0]))
+        victims.append(workers()[0])
         server = forkserver()
         server.kill()
         if kind is not None:
@@ -698,11 +677,9 @@ def test_a_trainer_killed_at_any_moment_leaves_nothing(troubled):
     source = random.Random(seed)
     for number in range(20):
         delay = source.uniform(0, 6)
-        process = troubled.start(
-            *("train", "--output-dir", f"run{number}", *flags_of("impala", "--total-iters", "1M")),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        flags = ("--output-dir", f"run{number}", *flags_of("impala", "--total-iters", "1M"))
+        silent = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+        process = troubled.start("train", *flags, **silent)
         time.sleep(delay)
         others = family(process.pid)
         process.kill()
@@ -884,8 +861,8 @@ def test_restarts_leave_no_open_file_no_thread_and_no_zombie(session, case, iter
     def during(report):
         if not zombies(family()) and len(workers()) == 2:
             counts.append((open_files(us), open_files(forkserver()), threading.active_count()))
-        for pid in workers():
-            kill(pid)
+        for worker in workers():
+            kill(worker.pid)
 
     run = session(case, "--total-iters", iters, "--max-restarts", 100, during=during)
     assert last(run, "restarts") >= (200 if iters == 110 else 20)

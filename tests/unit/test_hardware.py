@@ -11,9 +11,9 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
 from saved_runs import PLAIN
+from trees import family, workers
 
 import paceline
 from paceline.processes import hardware as machine
@@ -239,9 +239,8 @@ def test_a_worker_has_one_thread_whatever_the_users_environment_says(monkeypatch
     with two_workers(counting_threads()) as parts:
         seen = parts.sampler.collect().obs.reshape(-1, 64)[:, :3]
         assert (seen == 1).all(), seen.max(0)
-        workers = [w for server in psutil.Process().children() for w in server.children()]
-        assert len(workers) == 2
-        for worker in workers:
+        assert len(workers()) == 2
+        for worker in workers():
             said = worker.environ()
             assert [said[name] for name in THREAD_VARIABLES] == ["1"] * 3
     assert os.environ["OMP_NUM_THREADS"] == "8"  # the user's own is left as it is
@@ -295,7 +294,7 @@ def test_memory_that_processes_share_is_counted_once():
     """Workers are forked from one server: what they have in common is not theirs alone."""
     with two_workers("CartPole-v1") as parts:
         parts.sampler.collect()
-        tree = psutil.Process().children(recursive=True)
+        tree = family()
         apart = sum(process.memory_info().rss for process in tree) / 2**20
         together = sum(machine.memory_mb(process) for process in tree)
     assert len(tree) == 3

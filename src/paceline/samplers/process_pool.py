@@ -57,9 +57,9 @@ def start_workers(spec: PoolSpec) -> ProcessPool:
         for slot in memory.slots:
             slot.poisoned()
         preload = PRELOAD + (PRELOAD_TORCH if spec.network.needs_torch else [])
-        source = process_starter(ENTRY, preload)
-        stack.callback(source.close)
-        pool = ProcessPool(spec, common, source, memory, file)
+        starter = process_starter(ENTRY, preload)
+        stack.callback(starter.close)
+        pool = ProcessPool(spec, common, starter, memory, file)
         stack.pop_all()
     return pool
 
@@ -95,12 +95,12 @@ class ProcessPool:
         self,
         spec: PoolSpec,
         common: bytes,
-        source: ProcessStarter,
+        starter: ProcessStarter,
         memory: WorkerMemory,
         file: int,
     ) -> None:
         self.spec, self.ledgers, self.common = spec, spec.make_ledgers(), memory.slots[0]
-        self._common, self._starter, self._memory, self._file = common, source, memory, file
+        self._common, self._starter, self._memory, self._file = common, starter, memory, file
         self._selector = selectors.DefaultSelector()
         self._workers = [
             Worker(number, spec.columns_of(number), ledger, spec.slots_of(number, memory.slots))
