@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
 import time
 import zlib
-from contextlib import closing
+from contextlib import closing, suppress
 
 import numpy as np
 import psutil
@@ -63,27 +64,22 @@ def sums_of(place, rank, size, backend, kind, count):
 
 LARGE = SLOT // 4 + 800_003
 """float32 numbers: more than one slot holds, and no round number."""
+KINDS = {torch.float32: 1e-2, torch.float64: 1e-10, torch.int64: 0}
+"""With the error of a sum in another order than that of ranks."""
+SUMS = [
+    *itertools.product(SIZES, KINDS, [1, 10_007]),
+    (2, torch.float32, LARGE),
+    pytest.param(4, torch.float32, LARGE, marks=pytest.mark.slow),
+]
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64], ids=str)
-@pytest.mark.parametrize("count", [1, 10_007])
+@pytest.mark.parametrize(("size", "kind", "count"), SUMS)
 def test_a_sum_is_the_same_to_the_bit_on_all_ranks(together, backend, size, kind, count):
-    found = together(sums_of, size, backend, kind, count)
-    assert len({checksum for checksum, _ in found}) == 1
-    far = max(distance for _, distance in found)
-    # Memory adds in order of rank; gloo, where there are more than two, in an order of its own.
-    exact = backend == "shm" or size == 2 or kind == torch.int64
-    assert far == 0 if exact else far < (1e-2 if kind == torch.float32 else 1e-10)
-
-
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_sum_may_be_larger_than_a_slot(together, backend, size):
-    found = together(sums_of, size, backend, torch.float32, LARGE)
-    assert len({checksum for checksum, _ in found}) == 1
-    assert max(distance for _, distance in found) <= (0 if backend == "shm" or size == 2 else 1e-2)
+    """Memory adds in order of rank; gloo, where there are more than two, in an order of its own."""
+    checksums, distances = zip(*together(sums_of, size, backend, kind, count), strict=True)
+    assert len(set(checksums)) == 1
+    assert max(distances) <= (0 if backend == "shm" or size == 2 else KINDS[kind])
 
 
 def shapes_of(place, rank, size, backend):
@@ -94,29 +90,18 @@ def shapes_of(place, rank, size, backend):
         sync.sum(nothing)
         piece = torch.arange(10.0)
         sync.sum(piece[2:4])  # as learners do with a part of a buffer
+        crosswise = torch.arange(6.0).reshape(2, 3)
+        with suppress(ValueError):  # gloo refuses it
+            sync.sum(crosswise.T)
+            assert crosswise.tolist() == [[0, 2, 4], [6, 8, 10]]
         return table.tolist(), len(nothing), piece.tolist()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_sum_takes_any_shape_and_touches_nothing_beside_it(together, backend):
+    """A tensor that is not contiguous is summed or refused."""
     expected = [[3.0] * 5] * 3, 0, [0.0, 1.0, 4.0, 6.0, *(float(n) for n in range(4, 10))]
     assert together(shapes_of, 2, backend) == [expected] * 2
-
-
-def crosswise_of(place, rank, size, backend):
-    with joined(place, rank, size, backend) as sync:
-        table = torch.arange(6.0).reshape(2, 3)
-        try:
-            sync.sum(table.T)
-        except (ValueError, RuntimeError, PacelineError):
-            return "refused"
-        return table.tolist()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_tensor_that_is_not_contiguous_is_summed_or_refused(together, backend):
-    """But never left as it was."""
-    assert together(crosswise_of, 2, backend)[0] in ([[0, 2, 4], [6, 8, 10]], "refused")
 
 
 def many_of(place, rank, size, backend, turns):
@@ -185,10 +170,18 @@ def all_gathered(size):
     )
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_objects_of_any_size_are_gathered_in_order_of_rank(together, backend, size):
-    assert together(gathered_of, size, backend) == [all_gathered(size)] * size
+@pytest.mark.parametrize(
+    ("backend", "size", "hosts"),
+    [
+        pytest.param("shm", 2, None, marks=shared),
+        ("gloo", 2, None),
+        pytest.param("shm", 4, None, marks=[shared, pytest.mark.slow]),
+        pytest.param("gloo", 4, None, marks=pytest.mark.slow),
+        pytest.param("auto", 4, "aabb", marks=shared),
+    ],
+)
+def test_objects_of_any_size_are_gathered_in_order_of_rank(together, backend, size, hosts):
+    assert together(gathered_of, size, backend, hosts) == [all_gathered(size)] * size
 
 
 def agreed_of(place, rank, size, backend):
@@ -197,26 +190,19 @@ def agreed_of(place, rank, size, backend):
         content = torch.full((1000,), float(rank + 1)) if rank else torch.arange(1000.0)
         given = sync.share(content)
         tables = sync.share(torch.full((2, 3), rank + 5, dtype=torch.int64))
+        # What other ranks hold before they are given rank 0's content must not matter.
+        nan = sync.share(torch.full((3,), float("nan") if rank else 2.0))
         largest = [sync.max(rank), sync.max(-rank), sync.max(7.5)]
-        return flags, given.tolist() == list(range(1000)), tables.tolist(), largest
+        same = given.tolist() == list(range(1000))
+        return flags, same, tables.tolist(), nan.tolist(), largest
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_ranks_agree_and_start_with_what_rank_0_has(together, backend, size):
-    expected = [True, False, False, False], True, [[5] * 3] * 2, [size - 1, 0, 7.5]
+    flags, tables, largest = [True, False, False, False], [[5] * 3] * 2, [size - 1, 0, 7.5]
+    expected = flags, True, tables, [2.0] * 3, largest
     assert together(agreed_of, size, backend) == [expected] * size
-
-
-def unshareable_of(place, rank, size, backend):
-    """What other ranks hold before they are given rank 0's content must not matter."""
-    with joined(place, rank, size, backend) as sync:
-        return sync.share(torch.full((3,), float("nan") if rank else 2.0)).tolist()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_sharing_overwrites_even_what_is_not_a_number(together, backend):
-    assert together(unshareable_of, 2, backend) == [[2.0] * 3] * 2
 
 
 def reduced_of(place, rank, size, backend):
@@ -279,17 +265,10 @@ def test_ranks_of_two_hosts_add_up_and_gather_in_order_of_rank(together, hosts):
     assert path == "shared memory, gloo between 2 hosts"
     assert numbers == ({float(2**size - 1)}, [float(size)], [3.0, 3.0])
     assert all((p, n, b) == (path, numbers, broken) for p, n, b, _, _ in found)
-    expected = sum(part_of(rank, torch.float64, 3000) * 0 for rank in range(size))
-    for rank in range(size):
-        expected = expected + part_of(rank, torch.float32, 3000).double()
+    expected = sum(part_of(rank, torch.float32, 3000).double() for rank in range(size))
     np.testing.assert_allclose(broken, expected.numpy(), rtol=1e-5, atol=1e-2)
     for *_, gathered, columns in found:
         assert gathered == columns == list(range(size))
-
-
-@shared
-def test_objects_larger_than_a_slot_are_gathered_from_two_hosts(together):
-    assert together(gathered_of, 4, "auto", "aabb") == [all_gathered(4)] * 4
 
 
 def test_where_a_host_has_one_rank_all_goes_through_the_network(together):
@@ -411,19 +390,20 @@ def slow_of(place, rank, size, backend, timeout, seconds, slow, hosts=None):
         return float(one)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_rank_that_is_slow_but_alive_is_waited_for(together, backend, slow):
-    """And those who wait for it are alive too, as others who wait for them can see."""
-    assert together(slow_of, 3, backend, 3.0, 4.0, slow) == [3.0] * 3
+WAYS = {
+    "memory": pytest.param("shm", 3, None, marks=shared),
+    "network": pytest.param("gloo", 3, None),
+    "two hosts": pytest.param("auto", 4, "aabb", marks=shared),
+}
+ways = pytest.mark.parametrize(("backend", "size", "hosts"), WAYS.values(), ids=WAYS)
 
 
-@shared
-@pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.slow), 3])
-def test_a_slow_rank_of_another_host_is_waited_for(together, slow):
-    """Rank 0 sees rank 2 wait for rank 3, and not rank 3 itself."""
-    assert together(slow_of, 4, "auto", 3.0, 4.0, slow, "aabb") == [4.0] * 4
+@ways
+@pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.slow), -1])
+def test_a_rank_that_is_slow_but_alive_is_waited_for(together, backend, size, hosts, slow):
+    """And who waits for it is alive too: of two hosts, rank 0 sees only rank 2 wait for rank 3."""
+    found = together(slow_of, size, backend, 3.0, 4.0, slow % size, hosts)
+    assert found == [float(size)] * size
 
 
 def steady_of(place, rank, size, backend, slow, hosts=None):
@@ -441,16 +421,10 @@ def steady_of(place, rank, size, backend, slow, hosts=None):
         return float(one)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_rank_that_takes_part_is_alive(together, backend):
+@ways
+def test_a_rank_that_takes_part_is_alive(together, backend, size, hosts):
     """Minibatch after minibatch it is the last to come, and never for as long as the timeout."""
-    assert together(steady_of, 2, backend, 1) == [2.0] * 2
-
-
-@shared
-def test_a_rank_that_takes_part_is_alive_for_other_hosts_too(together):
-    assert together(steady_of, 4, "auto", 2, "aabb") == [4.0] * 4
+    assert together(steady_of, size, backend, 2, hosts) == [float(size)] * size
 
 
 def apart_of(place, rank, size):

@@ -137,28 +137,6 @@ def test_an_update_of_one_learner_is_seen_by_all(together):
     assert found[2][2] == found[2][4].tobytes()  # others go on with what they copied
 
 
-def both_of(place, rank, size, lr):
-    """Both learners add to the same weights, one after the other; all states in between."""
-    with parts_of(place, rank, size, lr=lr) as parts:
-        learner, gather, states = parts.learner, parts.sync.gather, []
-        for turn in (1, 2, 1):
-            if rank == turn:
-                learner.pull_shared_weights()
-                learner.update(parts.sampler.collect(), 1.0)
-            gather("made")
-            states.append(learner.state()["storage"].copy())
-            gather("seen")
-        return states
-
-
-def test_learners_build_on_what_the_others_have_made(together):
-    found = together(both_of, 3, 5e-3)
-    for states in found:
-        assert [s.tobytes() for s in states] == [s.tobytes() for s in found[0]]
-    first, second, third = found[0]
-    assert (first != second).any() and (second != third).any()
-
-
 def reduced_of(place, rank, size):
     """What each process gets when it asks."""
     with joined(place, rank, size) as sync:
@@ -338,13 +316,3 @@ def test_a3c_of_one_learner_is_a2c_to_the_byte(shell):
     theirs = shell.train("a2c", "--algo", "a2c", *options)
     assert ours.last() == theirs.last()
     assert ours.metrics()[-1]["steps"] == theirs.metrics()[-1]["steps"]
-
-
-@pytest.mark.slow
-def test_a3c_of_two_learners_counts_what_both_have_done(shell):
-    run = shell.train("a3c", "--algo", "a3c", "--num-workers", "2", *SHORT, "--total-iters", "200")
-    lines = run.metrics()
-    assert {line["world_size"] for line in lines} == {2}
-    assert 200 <= lines[-1]["iter"] <= 202
-    assert lines[-1]["steps"] == sum(line["steps_global"] for line in lines)
-    assert lines[-1]["iter"] * 10 >= lines[-1]["steps"] > lines[-1]["iter"] * 8

@@ -6,7 +6,7 @@ added up.
 
 from __future__ import annotations
 
-import signal
+import shlex
 import zlib
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -130,6 +130,7 @@ def test_ranks_sample_and_learn_what_one_rank_with_their_columns_does(together, 
     for turn in range(ITERS):
         columns = [column for found in ranks for column in found[0][turn]]
         assert columns == sampled[turn], f"rollout {turn}"
+        assert len({tuple(column) for column in columns}) == len(columns)
         assert len({found[1][turn] for found in ranks}) == 1, f"weights after update {turn}"
     for found in ranks:
         ours = found[3]
@@ -142,15 +143,11 @@ def test_ranks_sample_and_learn_what_one_rank_with_their_columns_does(together, 
     if options.get("normalize_return"):
         running = np.concatenate([found[3]["return.running"] for found in ranks])
         np.testing.assert_allclose(running, state["return.running"], **CLOSE)
-
-
-def test_statistics_of_ranks_count_every_row_once(together):
-    ranks = together(rank_of, 2, RUNS["normalizers"])
-    rows = sum(metrics["rows"] for found in ranks for metrics in found[2])
-    assert 2 * ITERS * 80 < rows < 2 * ITERS * 96  # some only reset
-    for *_, state in ranks:
-        assert float(state["obs.count"]) == pytest.approx(rows, abs=1e-3)
-        assert float(state["return.count"]) == pytest.approx(rows, abs=1e-3)
+        rows = sum(metrics["rows"] for found in ranks for metrics in found[2])
+        assert size * ITERS * 80 < rows < size * ITERS * 96  # some only reset
+        for name in ("obs.count", "return.count"):  # every row counts once
+            counts = [float(found[3][name]) for found in ranks]
+            assert counts == pytest.approx([rows] * size, abs=1e-3)
 
 
 def test_ranks_stop_their_epochs_at_the_same_minibatch(together):
@@ -167,18 +164,6 @@ def test_through_the_network_two_ranks_learn_the_same(together):
     here = together(rank_of, 2, RUNS["ppo"])
     there = together(rank_of, 2, RUNS["ppo"], "gloo")
     assert [found[:2] for found in there] == [found[:2] for found in here]
-
-
-@pytest.mark.slow
-def test_the_same_ranks_learn_the_same_twice(together):
-    once, again = (together(rank_of, 3, RUNS["ppo"]) for _ in range(2))
-    assert [found[:3] for found in once] == [found[:3] for found in again]
-
-
-def test_ranks_have_environments_of_their_own(together):
-    first, second = together(rank_of, 2, RUNS["a2c"])
-    columns = [tuple(column) for found in (first, second) for column in found[0][0]]
-    assert len(set(columns)) == len(columns)
 
 
 # One update, on rollouts made by hand.
@@ -455,10 +440,9 @@ def test_what_is_no_number_on_one_rank_ends_the_update_on_all(together):
 # The whole command.
 
 
-OPTIONS = (
-    *("--ranks", 2, "--preset", "none", "--num-envs", 4, "--rollout-steps", 32),
-    *("--epochs", 2, "--minibatches", 2, "--compile", "off", "--eval-episodes", 1),
-    *("--normalize-obs", "--normalize-return"),
+OPTIONS = shlex.split(
+    "--ranks 2 --preset none --num-envs 4 --rollout-steps 32 --epochs 2 --minibatches 2 "
+    "--compile off --eval-episodes 1 --normalize-obs --normalize-return"
 )
 
 
@@ -481,10 +465,23 @@ def test_the_same_command_gives_the_same_run_to_the_byte(place, whole):
     assert {line["world_size"] for line in whole.metrics()} == {2}
 
 
-def test_ranks_that_were_stopped_go_on_to_the_byte(place, whole):
-    cut = place.train("cut", *OPTIONS, "--total-iters", 3)
+STOPPED = {
+    "ppo": (),
+    "workers": ("--num-workers", 2),
+    "a2c": ("--algo", "a2c", "--epochs", 1, "--minibatches", 1, "--log-every", 1),
+    "three ranks": ("--ranks", 3),
+}
+
+
+@pytest.mark.sampled(len(STOPPED))
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("more", STOPPED.values(), ids=STOPPED)
+def test_ranks_that_were_stopped_go_on_to_the_byte(place, whole, more):
+    options = (*OPTIONS, *more, "--overwrite")
+    straight = place.train("straight", *options, "--total-iters", 6) if more else whole
+    cut = place.train("cut", *options, "--total-iters", 3)
     assert cut.checkpoints()[-1].name == "00000003"
-    assert place.resume("cut", "--total-iters", 6).result() == whole.result()
+    assert place.resume("cut", "--total-iters", 6).result() == straight.result()
 
 
 def test_a_checkpoint_of_ranks_holds_the_columns_of_all_under_one_number_each(whole):
@@ -494,33 +491,3 @@ def test_a_checkpoint_of_ranks_holds_the_columns_of_all_under_one_number_each(wh
     rows = whole.metrics()[-1]["steps"]
     assert float(arrays["learner.obs.count"]) == pytest.approx(rows, abs=1e-3)
     assert float(arrays["learner.return.count"]) == pytest.approx(rows, abs=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "options",
-    [("--num-workers", 2), ("--algo", "a2c", "--epochs", 1, "--minibatches", 1), ("--ranks", 3)],
-    ids=["workers", "a2c", "three ranks"],
-)
-def test_other_ranks_that_were_stopped_go_on_to_the_byte(shell, options):
-    options = (*OPTIONS, *options, "--log-every", 1)
-    whole = shell.train("whole", *options, "--total-iters", 6)
-    shell.train("cut", *options, "--total-iters", 3)
-    assert shell.resume("cut", "--total-iters", 6).result() == whole.result()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_ranks_with_workers_that_were_interrupted_go_on_to_the_byte(shell, until):
-    options = (*OPTIONS, "--num-workers", 2, "--total-iters", 150, "--anneal-lr")
-    whole = shell.train("whole", *options)
-    process = shell.start("train", "--output-dir", "cut", "--track", "none", *options)
-    lines = shell.folder / "cut" / "metrics.jsonl"
-    until(lambda: lines.exists() and lines.read_text().count("\n") >= 5, what="an iteration")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 75, (out, err)
-    stopped = int(shell.run("cut").checkpoints()[-1].name)
-    assert 5 <= stopped < 150
-    assert shell.resume("cut").result() == whole.result()
