@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,8 @@ import numpy as np
 import psutil
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-WHAT = ("nothing", "raise", "exit", "nan reward", "nan obs")
+PACELINE = (sys.executable, "-m", "paceline")
+WHAT = ("nothing", "raise", "exit", "nan reward", "nan obs", "eat")
 RANK = os.environ.get("RANK")
 
 
@@ -27,8 +29,8 @@ class Ranked(CartPoleEnv):
     forks: a process of the environment's own that outlives it, until this file is there
     """
 
-    taken = 0
-    """steps of all instances together"""
+    taken, eaten = 0, []
+    """steps of all instances together, and memory that they keep"""
 
     def __init__(self, what="nothing", rank=1, after=0, slow=0.0, shown=None, forks=None):
         super().__init__()
@@ -51,6 +53,8 @@ class Ranked(CartPoleEnv):
             raise RuntimeError("the rope broke")
         if now and self._what == "exit":
             os._exit(5)
+        if now and self._what == "eat":
+            Ranked.eaten.append(b"x" * 2**20)
         obs, reward, *rest = super().step(action)
         if now and self._what == "nan obs":
             obs = np.full_like(obs, np.nan)
@@ -93,7 +97,7 @@ def by_rank(processes):
 class Command:
     """A command at work in the directory of a shell, with what it says in two files."""
 
-    def __init__(self, shell, *arguments, name="run", prefix=(), **variables):
+    def __init__(self, shell, *arguments, name="run", prefix=PACELINE, **variables):
         self.folder, self.run = shell.folder, shell.run(name)
         self._out, self._err = self.folder / f"{name}.out", self.folder / f"{name}.err"
         command = [*prefix, *map(str, arguments)]
@@ -165,6 +169,21 @@ class Command:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
+
+
+@contextlib.contextmanager
+def commands(shell):
+    """`start(*arguments, **options)` makes a `Command`; what is left of it at the end is ended."""
+    (shell.folder / "ranked.py").write_text(Path(__file__).read_text())
+    started = []
+
+    def start(*arguments, **options):
+        started.append(Command(shell, *arguments, **options))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.abandon()
 
 
 def left_after(processes, seconds):

@@ -10,15 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import gymnasium as gym
 import psutil
 import pytest
-import ranked
 import yaml
-from ranked import Command, left_after
+from ranked import PACELINE, commands, left_after
 from saved_runs import assert_refused, iterations
 
 import paceline
@@ -29,7 +27,6 @@ from paceline.ranks.launch import make_job
 
 pytestmark = pytest.mark.timeout(180)
 
-PACELINE = (sys.executable, "-m", "paceline")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 SHORT = shlex.split(
     "--preset none --num-envs 2 --rollout-steps 16 --hidden 16 --compile off --track none "
@@ -39,17 +36,9 @@ SHORT = shlex.split(
 
 @pytest.fixture
 def start(shell):
-    """Start any command; what is left of it when a test fails is ended."""
-    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
-    started = []
-
-    def begin(prefix, *arguments, name="run", **variables):
-        started.append(Command(shell, *arguments, name=name, prefix=prefix, **variables))
-        return started[-1]
-
-    yield begin
-    for each in started:
-        each.abandon()
+    """Start any command."""
+    with commands(shell) as begin:
+        yield begin
 
 
 def config_of(run):
@@ -170,12 +159,13 @@ INHERITED = {
 
 
 @pytest.mark.slow
-def test_variables_of_another_launcher_change_nothing_and_ones_own_reach_every_rank(start):
+@pytest.mark.parametrize("more", [{}, {"WORLD_SIZE": "2"}], ids=["whole", "not those of a rank"])
+def test_variables_of_another_launcher_change_nothing_and_ones_own_reach_every_rank(start, more):
     """LOCAL_SCRATCH and GROUP_HOME are what clusters call their folders."""
     kwargs = '{"shown": "LOCAL_SCRATCH"}'
     flags = ("train", "--ranks", 2, "--env-id", "ranked:Ranked-v0", "--env.kwargs", kwargs, *SHORT)
-    variables = INHERITED | {"LOCAL_SCRATCH": "/tmp", "GROUP_HOME": "/tmp"}
-    running = start(PACELINE, *flags, "--output-dir", "run", **variables)
+    variables = INHERITED | more | {"LOCAL_SCRATCH": "/tmp", "GROUP_HOME": "/tmp"}
+    running = start(*flags, "--output-dir", "run", **variables)
     assert running.end() == 0, running.err
     assert "2 learners (shared memory) × 2 envs" in running.out
     assert "100%" in running.out
@@ -194,16 +184,6 @@ def test_a_refusal_is_printed_whatever_variables_were_inherited(command, monkeyp
 
 
 @pytest.mark.slow
-def test_inherited_variables_that_are_not_of_a_rank_do_not_stop_a_run(start):
-    """RANK is larger than WORLD_SIZE."""
-    variables = INHERITED | {"WORLD_SIZE": "2"}
-    flags = ("train", "--output-dir", "run", "--ranks", 2, *SHORT)
-    running = start(PACELINE, *flags, **variables)
-    assert running.end() == 0, running.err
-    assert iterations(running.run) == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
 def test_ranks_start_on_a_host_whose_name_does_not_resolve(start):
     """In a separate namespace: the machine keeps its name."""
     unshare = shutil.which("unshare")
@@ -212,7 +192,7 @@ def test_ranks_start_on_a_host_whose_name_does_not_resolve(start):
     if not unshare or subprocess.run([*prefix, "true"], check=False).returncode:
         pytest.skip("this user may not give a process another host name")
     flags = ("train", "--output-dir", "run", "--ranks", 2, *SHORT)
-    running = start((*prefix, *PACELINE), *flags)
+    running = start(*flags, prefix=(*prefix, *PACELINE))
     assert running.end() == 0, running.err
     assert iterations(running.run) == [1, 2, 3, 4]
     assert socket.gethostname() != "nowhere.invalid"
@@ -234,10 +214,8 @@ def test_all_backends_give_the_same_weights(shell):
 @pytest.mark.slow
 def test_ranks_meet_at_a_file(shell):
     """Twice at the same one."""
-    meeting = f"file://{shell.folder}/store"
-    runs = [
-        shell.train(name, "--ranks", 2, "--init-method", meeting, *SHORT) for name in ("a", "b")
-    ]
+    flags = ("--ranks", 2, "--init-method", f"file://{shell.folder}/store", *SHORT)
+    runs = [shell.train(name, *flags) for name in ("a", "b")]
     assert iterations(runs[0]) == iterations(runs[1]) == [1, 2, 3, 4]
     assert runs[0].last() == runs[1].last()
 
@@ -253,7 +231,7 @@ def torchrun(start, shell):
 
     def begin(*arguments, restarts=0, name="run"):
         prefix = (*TORCHRUN, "--max-restarts", str(restarts), "-m", "paceline")
-        return start(prefix, *arguments, name=name, TMPDIR=str(folder))
+        return start(*arguments, name=name, prefix=prefix, TMPDIR=str(folder))
 
     yield begin
     assert all(path.name.startswith("torchelastic_") for path in folder.iterdir())
@@ -357,25 +335,26 @@ def test_a_signal_to_torchrun_stops_the_run_with_a_checkpoint_that_resumes_exact
 # By hand
 
 
-def free_port():
+def meeting():
+    """Variables of two ranks that meet at a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        port = probe.getsockname()[1]
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
 
 
 @pytest.fixture
 def by_hand(start):
-    """Two ranks of a command, each with options of its own: both, ended."""
+    """Two ranks of a command, each with options of its own, which have to end with `code`."""
 
-    def run(first, second, timeout=100, **variables):
-        given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    def run(first, second, code=0):
+        given = meeting()
         both = [
-            start(PACELINE, *arguments, name=f"rank{rank}", RANK=str(rank), **(given | variables))
+            start(*arguments, name=f"rank{rank}", RANK=str(rank), **given)
             for rank, arguments in enumerate((first, second))
         ]
-        deadline = time.monotonic() + timeout
         for each in both:
-            each.end(max(1.0, deadline - time.monotonic()))
+            assert each.end() == code, each.err
         return both
 
     return run
@@ -383,9 +362,9 @@ def by_hand(start):
 
 def test_ranks_started_with_different_options_are_refused_by_name(by_hand, shell):
     flags = ("train", "--output-dir", "run", *SHORT)
-    both = by_hand((*flags, "--lr", 1e-3), (*flags, "--lr", 2e-3))
-    assert [each.process.returncode for each in both] == [2, 2]
-    for each in both:  # in a terminal of its own, perhaps
+    for each in by_hand(
+        (*flags, "--lr", 1e-3), (*flags, "--lr", 2e-3), code=2
+    ):  # in a terminal of its own, perhaps
         assert each.err.startswith("paceline: lr is 0.001 on rank 0 and 0.002 on rank 1")
         assert len(each.err.splitlines()) == 1
     assert not (shell.folder / "run").exists()
@@ -394,14 +373,12 @@ def test_ranks_started_with_different_options_are_refused_by_name(by_hand, shell
 @pytest.mark.slow
 def test_ranks_started_by_hand_train_and_resume(by_hand, shell):
     flags = ("train", "--output-dir", "run", *SHORT)
-    both = by_hand(flags, flags)
-    assert [each.process.returncode for each in both] == [0, 0], both[0].err + both[1].err
+    by_hand(flags, flags)
     run = shell.run("run")
     assert iterations(run) == [1, 2, 3, 4]
     assert {line["world_size"] for line in run.metrics()} == {2}
     more = ("resume", "run", "--total-iters", 6)
     both = by_hand(more, more)
-    assert [each.process.returncode for each in both] == [0, 0], both[0].err + both[1].err
     assert iterations(run) == [1, 2, 3, 4, 5, 6]
     said = both[0].out + both[1].out
     assert said.count("resuming from") == 1, f"each has started ranks of its own\n{said}"
@@ -411,19 +388,17 @@ def test_ranks_started_by_hand_train_and_resume(by_hand, shell):
 def test_ranks_started_by_hand_meet_at_a_file(by_hand, shell):
     """Twice at the same one, which still holds what the first ranks wrote."""
     for name in ("a", "b"):
-        meeting = f"file://{shell.folder}/store"
-        flags = ("train", "--output-dir", name, "--init-method", meeting, *SHORT)
-        both = by_hand(flags, flags)
-        assert [each.process.returncode for each in both] == [0, 0], both[0].err + both[1].err
+        store = f"file://{shell.folder}/store"
+        flags = ("train", "--output-dir", name, "--init-method", store, *SHORT)
+        by_hand(flags, flags)
         assert iterations(shell.run(name)) == [1, 2, 3, 4]
     assert shell.run("a").last() == shell.run("b").last()
 
 
 @pytest.mark.slow
-def test_a_rank_started_by_hand_with_a_bad_option_says_so(start, shell):
+def test_a_rank_started_by_hand_with_a_bad_option_says_so(start):
     """Rank 0 can't report it: its options are right."""
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    running = start(PACELINE, "train", *SHORT, "--lr", "x", RANK="1", **variables)
+    running = start("train", *SHORT, "--lr", "x", RANK="1", **meeting())
     assert running.end() == 2
     assert "lr is 'x'" in running.err
 
@@ -446,10 +421,8 @@ def test_a3c_has_a_run_directory_like_any_other_run(shell):
     assert iterations(run) == sorted(set(iterations(run)))
     assert run.checkpoints()[-1].name == f"{lines[-1]['iter']:08d}"
     assert run.json("eval.json")["episodes"] == 2
-    kept = config_of(run)
-    assert (kept["algo"], kept["sync"], kept["num_workers"], kept["ranks"]) == (
-        *("a2c", "hogwild", 2, 1),
-    )
+    expected = {"algo": "a2c", "sync": "hogwild", "num_workers": 2, "ranks": 1}
+    assert expected.items() <= config_of(run).items()
     resumed = shell.resume("run", "--total-steps", 2000)
     assert resumed.metrics()[: len(lines)] == lines
     assert 2000 <= resumed.metrics()[-1]["steps"] <= 2100

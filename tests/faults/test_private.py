@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -19,33 +18,17 @@ from paceline.processes.channel import Listener, connect
 
 pytestmark = pytest.mark.timeout(240)
 
-PACELINE = (sys.executable, "-m", "paceline")
 NOBODY = 65534
-TINY = shlex.split("--num-envs 2 --rollout-steps 16 --compile off --track none --eval-episodes 1")
+TINY = "--num-envs 2 --rollout-steps 16 --compile off --track none --eval-episodes 1 "
 COMMANDS = {
-    "ranks": ["train", "--ranks", "2", *TINY, "--total-iters", "60", "--output-dir", "run"],
-    "gloo": [
-        *("train", "--ranks", "2", "--backend", "gloo", *TINY),
-        *("--total-iters", "30", "--output-dir", "run"),
-    ],
-    "ddppo": ["train", "--algo", "ddppo", *TINY, "--total-iters", "60", "--output-dir", "run"],
-    "a3c": [
-        *("train", "--algo", "a3c", "--num-workers", "2", "--total-steps", "3000"),
-        *("--track", "none", "--output-dir", "run"),
-    ],
-    "workers": [
-        *("train", "--algo", "impala", "--num-workers", "2", *TINY),
-        *("--total-iters", "60", "--output-dir", "run"),
-    ],
-    "scale": [
-        *("scale", "--ranks", "1,2", "--repeats", "1", "--warmup-iters", "1", "--iters", "2"),
-        *("--output-dir", "run"),
-    ],
-    "tune": ["tune", "--mode", "parallel", "--time", "10s", "--output", "tuned.yaml"],
-    "bench": [
-        *("bench", "--algos", "ppo", "--modes", "ranks", "--seeds", "1", "--duration", "3s"),
-        *("--output-dir", "run"),
-    ],
+    "ranks": "train --output-dir run --ranks 2 --total-iters 60 " + TINY,
+    "gloo": "train --output-dir run --ranks 2 --backend gloo --total-iters 30 " + TINY,
+    "ddppo": "train --output-dir run --algo ddppo --total-iters 60 " + TINY,
+    "a3c": "train --output-dir run --algo a3c --num-workers 2 --total-steps 3000 --track none",
+    "workers": "train --output-dir run --algo impala --num-workers 2 --total-iters 60 " + TINY,
+    "scale": "scale --output-dir run --ranks 1,2 --repeats 1 --warmup-iters 1 --iters 2",
+    "tune": "tune --mode parallel --time 10s --output tuned.yaml",
+    "bench": "bench --output-dir run --algos ppo --modes ranks --seeds 1 --duration 3s",
 }
 SLOW = ("ddppo", "scale", "bench", "tune", "gloo", "workers")
 root = pytest.mark.skipif(os.geteuid() != 0, reason="takes another user id, which root alone has")
@@ -71,7 +54,7 @@ def abstract_names():
     "what", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in COMMANDS]
 )
 def test_nothing_of_a_command_listens_outside_loopback(shell, what):
-    command = Command(shell, *COMMANDS[what], prefix=PACELINE)
+    command = Command(shell, *COMMANDS[what].split())
     process, seen = psutil.Process(command.pid), set()
     while command.process.poll() is None:
         with suppress(psutil.NoSuchProcess):
@@ -101,7 +84,7 @@ except OSError as error:
 def test_another_user_who_connects_to_the_launcher_is_refused_and_blocks_nothing(shell):
     """One that connects and stays silent would have stopped the console, and Ctrl-C with it."""
     before = abstract_names()
-    command = Command(shell, *COMMANDS["ranks"], prefix=PACELINE)
+    command = Command(shell, *COMMANDS["ranks"].split())
     (name,) = command.await_(lambda: abstract_names() - before)
     stranger = subprocess.run(
         [sys.executable, "-c", STRANGER.format(nobody=NOBODY), name[1:]],
@@ -131,32 +114,33 @@ def test_a_rank_does_not_connect_to_a_launcher_of_another_user():
             stranger.kill()
 
 
-def test_a_process_of_the_same_user_is_accepted():
-    listener = Listener(1)
-    try:
-        ours = connect(listener.address)
-        theirs = listener.accept()
-        ours.send("hello")
-        assert theirs.receive() == "hello"
-        assert listener.accept() is None  # nobody else: it does not wait
-        ours.close(), theirs.close()
-    finally:
-        listener.close()
+@pytest.fixture
+def listener():
+    with closing(Listener(1)) as found:
+        yield found
 
 
-def test_a_message_that_is_never_finished_ends_its_channel_only(monkeypatch):
+@pytest.fixture
+def channels(listener, monkeypatch):
+    """Both ends of a connection."""
     monkeypatch.setattr("paceline.processes.channel.STALLED", 1)
-    listener = Listener(1)
-    try:
-        ours = connect(listener.address)
-        theirs = listener.accept()
-        with socket.socket(fileno=os.dup(ours.fileno())) as raw:
-            raw.send(b"\0\0")
-        with pytest.raises(OSError):
-            theirs.receive()
-        ours.close(), theirs.close()
-    finally:
-        listener.close()
+    with closing(connect(listener.address)) as ours, closing(listener.accept()) as theirs:
+        yield ours, theirs
+
+
+def test_a_process_of_the_same_user_is_accepted(listener, channels):
+    ours, theirs = channels
+    ours.send("hello")
+    assert theirs.receive() == "hello"
+    assert listener.accept() is None  # nobody else: it does not wait
+
+
+def test_a_message_that_is_never_finished_ends_its_channel_only(channels):
+    ours, theirs = channels
+    with socket.socket(fileno=os.dup(ours.fileno())) as raw:
+        raw.send(b"\0\0")
+    with pytest.raises(OSError):
+        theirs.receive()
 
 
 @pytest.mark.parametrize(

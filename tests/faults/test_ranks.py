@@ -12,18 +12,20 @@ import shlex
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import ranked
-from ranked import Command, left_after
+from ranked import PACELINE, Command, commands, left_after
+from saved_runs import iterations
 
 import paceline
+from paceline.config.flags import parse_config
 
 pytestmark = pytest.mark.timeout(180)
 
-PACELINE = (sys.executable, "-m", "paceline")
 COMMON = (
     "--env-id ranked:Ranked-v0 --preset none --num-envs 2 --rollout-steps 16 --hidden 16 "
     "--compile off --track none --eval-episodes 1 "
@@ -45,25 +47,13 @@ def flags_of(case, *more, **kwargs):
     return [*shlex.split(COMMON + CASES[case]), "--env.kwargs", given, *map(str, more)]
 
 
-def copy_ranked(shell):
-    """The environment, where commands find it."""
-    (shell.folder / "ranked.py").write_text(Path(ranked.__file__).read_text())
-
-
 @pytest.fixture
 def start(shell):
-    """Start a training of a case in `run`; what is left of it when a test fails is ended."""
-    copy_ranked(shell)
-    started = []
-
-    def begin(case, *more, name="run", variables=None, **kwargs):
-        flags = ("train", "--output-dir", name, *flags_of(case, *more, **kwargs))
-        started.append(Command(shell, *flags, name=name, prefix=PACELINE, **(variables or {})))
-        return started[-1]
-
-    yield begin
-    for command in started:
-        command.abandon()
+    """Start a training of a case in `run`."""
+    with commands(shell) as begin:
+        yield lambda case, *more, **kwargs: begin(
+            "train", "--output-dir", "run", *flags_of(case, *more, **kwargs)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +64,8 @@ def undisturbed(shell_in, tmp_path_factory):
     def result(case):
         if case not in made:
             shell = shell_in(tmp_path_factory.mktemp(case))
-            copy_ranked(shell)
-            made[case] = same(shell.train("run", *flags_of(case)))
+            with commands(shell):
+                made[case] = same(shell.train("run", *flags_of(case)))
         return made[case]
 
     return result
@@ -93,7 +83,7 @@ def same(run):
 
 
 def every_iteration_once(run, last):
-    assert [line["iter"] for line in run.metrics()] == list(range(1, last + 1))
+    assert iterations(run) == list(range(1, last + 1))
 
 
 def kill(process, kind=signal.SIGKILL):
@@ -104,34 +94,31 @@ def kill(process, kind=signal.SIGKILL):
 # Killed
 
 
-def test_a_run_whose_ranks_are_killed_ends_as_if_they_had_not_been(start, undisturbed):
-    """Rank 0 before there is a checkpoint, rank 1 after it, and rank 0 once more."""
+LAST = 29
+"""Reports after which a rank may have finished before it is killed."""
+KILLS = [
+    [(0, 0), (1, 8), (0, 18)],  # before there is a checkpoint, after it, and once more
+    *([(rank, reports)] for rank in (0, 1) for reports in (1, 12, LAST)),
+]
+
+
+@pytest.mark.sampled(len(KILLS))
+@pytest.mark.parametrize("kills", KILLS, ids=str)
+def test_a_run_whose_ranks_are_killed_ends_as_if_they_had_not_been(start, undisturbed, kills):
+    """A rank is killed when there are so many reports."""
     command, killed = start("ppo"), []
-    ranks = command.await_(command.ranks)
-    killed.append((0, kill(ranks[0])))
-    for rank, reports in ((1, 8), (0, 18)):
+    for rank, reports in kills:
         command.await_reports(reports)
         killed.append((rank, kill(command.await_(command.ranks)[rank])))
     assert command.end() == 0, command.err
-    for rank, pid in killed[1:]:
-        assert re.search("warning: " + NAMED.format(rank=rank, pid=pid), command.out)
-    assert command.out.count("all ranks start again") == 3
+    for (rank, pid), (_, reports) in zip(killed, kills, strict=True):
+        if reports in range(1, LAST):  # before, a rank may not have said which it is
+            assert re.search("warning: " + NAMED.format(rank=rank, pid=pid), command.out)
+    assert command.out.count("all ranks start again") == len(kills) or reports == LAST
     assert "Traceback" not in command.out + command.err
     every_iteration_once(command.run, 30)
     assert same(command.run) == undisturbed("ppo")
     assert not command.run.leftovers()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("reports", [1, 12, 29])
-def test_a_rank_killed_at_any_time_changes_nothing(start, undisturbed, rank, reports):
-    command = start("ppo")
-    command.await_reports(reports)
-    kill(command.await_(command.ranks)[rank])
-    assert command.end() == 0, command.err
-    every_iteration_once(command.run, 30)
-    assert same(command.run) == undisturbed("ppo")
 
 
 @pytest.mark.slow
@@ -159,8 +146,7 @@ def test_a_worker_of_a_rank_is_replaced_without_the_ranks(start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturbed, resumed):
+def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturbed):
     command = start("ppo")
     command.await_reports(12)
     family = command.family()
@@ -170,8 +156,7 @@ def test_without_its_agent_a_run_ends_and_can_be_resumed(start, shell, undisturb
     (sentence,) = command.err.splitlines()
     assert sentence.startswith("paceline: ")
     assert command.run.checkpoints()
-    if resumed:
-        assert same(shell.resume("run")) == undisturbed("ppo")
+    assert same(shell.resume("run")) == undisturbed("ppo")
 
 
 # Hung
@@ -205,23 +190,34 @@ def test_a_long_evaluation_is_not_taken_for_a_hang(start):
 # Told to stop
 
 
-@pytest.mark.parametrize("kind", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+STOPS = {
+    "SIGINT": ("ppo", None, signal.SIGINT),
+    "SIGTERM": ("ppo", None, signal.SIGTERM),
+    "with workers": ("workers", None, signal.SIGINT),
+    "SIGTERM to a rank": ("ppo", 1, signal.SIGTERM),  # by a `kill` that picked the wrong process
+}
+
+
+@pytest.mark.sampled(len(STOPS))
+@pytest.mark.parametrize(("case", "rank", "kind"), STOPS.values(), ids=STOPS)
 def test_a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_exactly(
-    start, shell, undisturbed, kind
+    start, shell, undisturbed, case, rank, kind
 ):
-    command = start("ppo")
+    command = start(case)
     command.await_reports(10)
     family = command.family()
     sent = time.monotonic()
-    command.signal(signal.Signals[kind])
+    kill(command.process if rank is None else command.ranks()[rank], kind)
     assert command.end(20) == 75
     assert time.monotonic() - sent < 10
     assert not left_after(family, 1.0)
     assert "saved; go on with `paceline resume run`" in command.out
-    assert command.err == f"paceline: stopped by {kind}\n"
+    assert "Traceback" not in command.err
+    if rank is None:
+        assert command.err == f"paceline: stopped by {kind.name}\n"
     run = command.run
-    assert run.checkpoints()[-1].name == f"{run.metrics()[-1]['iter']:08d}"
-    assert same(shell.resume("run")) == undisturbed("ppo")
+    assert run.checkpoints()[-1].name == f"{iterations(run)[-1]:08d}"
+    assert same(shell.resume("run")) == undisturbed(case)
 
 
 @pytest.mark.slow
@@ -238,18 +234,6 @@ def test_a_second_signal_forces_the_end(start):
     assert command.end(2) == 75
     assert not left_after(family, 2.0)
     assert "Traceback" not in command.err
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_told_to_stop_stops_the_run(start, shell, undisturbed):
-    """As by a `kill` that picked the wrong process."""
-    command = start("ppo")
-    command.await_reports(10)
-    kill(command.ranks()[1], signal.SIGTERM)
-    assert command.end(30) == 75
-    assert "Traceback" not in command.err
-    assert "paceline resume run" in command.out
-    assert same(shell.resume("run")) == undisturbed("ppo")
 
 
 # Killed while ranks still start
@@ -283,10 +267,10 @@ print("left:", len(left), "signals:", *signals)
 @pytest.mark.parametrize("victim", ["command", pytest.param("agent", marks=pytest.mark.slow)])
 def test_ranks_that_lose_who_started_them_leave_at_once_and_signal_nobody_else(shell, victim):
     """Whoever adopts them, the first process of a container perhaps, is none of theirs."""
-    copy_ranked(shell)
     (shell.folder / "orphaned.py").write_text(ORPHANED)
     arguments = ("train", "--output-dir", "run", *flags_of("ppo"))
-    ended = shell.execute(sys.executable, "orphaned.py", victim, *arguments, timeout=100)
+    with commands(shell):
+        ended = shell.execute(sys.executable, "orphaned.py", victim, *arguments, timeout=100)
     assert ended.code == 0, ended.err
     assert ended.out.splitlines()[-1] == "left: 0 signals:"
 
@@ -299,16 +283,15 @@ def test_ranks_that_lose_who_started_them_leave_at_once_and_signal_nobody_else(s
     ("what", "words"),
     [
         ("raise", ("RuntimeError: the rope broke", r"ranked\.py:\d+", r"column [23]\b")),
-        pytest.param("nan reward", ("reward nan", r"column [23]\b"), marks=pytest.mark.slow),
-        pytest.param("nan obs", ("observation.*nan", r"column [23]\b"), marks=pytest.mark.slow),
+        ("nan reward", ("reward nan", r"column [23]\b")),
+        ("nan obs", ("observation.*nan", r"column [23]\b")),
     ],
 )
 def test_an_environment_that_fails_for_good_on_one_rank_ends_the_run(start, what, words):
     command = start("ppo", what=what, rank=1, after=200)
     assert command.end() == 3, command.err
     sentence = command.err[command.err.rindex("paceline: ") :]
-    assert "rank 1: " in sentence
-    for word in words:
+    for word in ("rank 1: ", *words):
         assert re.search(word, sentence), f"{word} is not in: {sentence}"
     assert "Traceback" not in sentence
     assert "start again" not in command.out
@@ -316,30 +299,27 @@ def test_an_environment_that_fails_for_good_on_one_rank_ends_the_run(start, what
 
 
 @pytest.mark.slow
-def test_an_environment_that_always_ends_its_process_ends_the_run(start):
-    command = start("ppo", "--max-restarts", 1, what="exit", rank=1)
+@pytest.mark.parametrize(
+    ("flags", "after"),
+    [((), 0), (("--total-iters", 500, "--save-every", 10**6), 240)],
+    ids=["from the beginning", "iterations that are only made again"],
+)
+def test_a_run_that_gets_no_further_than_before_ends(start, flags, after):
+    """Of every rank 1 that is started, the environment ends the process."""
+    command = start("ppo", "--max-restarts", 1, *flags, what="exit", after=after)
     assert command.end() == 3, command.err
     (sentence,) = command.err.splitlines()
-    assert re.match(r"paceline: rank 1 \(pid \d+\) has gone; that was failure 2 in a row", sentence)
+    failed = r"paceline: rank 1 \(pid \d+\) has gone; that was failure 2 in a row without getting"
+    assert re.match(failed, sentence)
     assert command.out.count("all ranks start again") == 1
 
 
 @pytest.mark.slow
 def test_failures_with_finished_iterations_between_them_never_end_a_run(start):
-    """Of every rank that is started, an environment ends its process some iterations later."""
     command = start("ppo", "--max-restarts", 1, "--total-iters", 25, what="exit", after=240)
-    assert command.end(100) == 0, command.err
+    assert command.end() == 0, command.err
     assert command.out.count("all ranks start again") >= 2
     every_iteration_once(command.run, 25)
-
-
-@pytest.mark.slow
-def test_a_run_that_gets_no_further_than_before_ends(start):
-    """Iterations that are only made again are no progress, however many there are."""
-    far = ("--max-restarts", 1, "--total-iters", 500, "--save-every", 10**6)
-    command = start("ppo", *far, what="exit", after=240)
-    assert command.end(100) == 3, command.err
-    assert "failure 2 in a row without getting any further" in command.err
 
 
 @pytest.mark.slow
@@ -361,12 +341,8 @@ def test_processes_that_an_environment_leaves_behind_do_not_hold_up_the_run(star
 
 def config_of(folder):
     """The case `ppo`."""
-    plain = {"preset": "none", "compile": "off", "track": "none", "eval_episodes": 1}
-    sizes = {"ranks": 2, "num_envs": 2, "rollout_steps": 16, "epochs": 2, "minibatches": 2}
-    budget = {"hidden": (16,), "normalize_obs": True, "total_iters": 30, "save_every": 200}
-    env = {"env_id": ranked.Ranked, "env": {"kwargs": {"slow": SLOW}}}
-    folder = {"output_dir": str(folder / "run")}
-    return paceline.Config(**plain, **sizes, **budget, **env, **folder)
+    config = parse_config([*flags_of("ppo"), "--output-dir", str(folder / "run")])
+    return replace(config, env_id=ranked.Ranked)
 
 
 @pytest.mark.slow
@@ -378,7 +354,7 @@ def test_a_loop_over_reports_sees_all_ranks_and_may_be_left_at_any_time(shell):
             break
     assert not psutil.Process().children(recursive=True)
     run = shell.run("run")
-    last = run.metrics()[-1]["iter"]
+    last = iterations(run)[-1]
     assert last >= 5
     assert run.checkpoints()[-1].name == f"{last:08d}"
     every_iteration_once(run, last)
@@ -422,7 +398,7 @@ for report in paceline.train(config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", ["Mine", pytest.param("'Mine-v0'", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("env_id", ["Mine", "'Mine-v0'"])
 def test_an_environment_of_the_users_own_script_is_known_to_ranks(shell, env_id):
     """The script has no guard against being imported: nobody imports it."""
     (shell.folder / "script.py").write_text(SCRIPT.format(env_id=env_id))
@@ -438,8 +414,7 @@ def test_an_environment_of_the_users_own_script_is_known_to_ranks(shell, env_id)
 def steps_add_up(run, total):
     """Every step is counted in one report, and the budget is kept but for a rollout of each."""
     lines = run.metrics()
-    iterations = [line["iter"] for line in lines]
-    assert iterations == sorted(set(iterations))
+    assert iterations(run) == sorted(set(iterations(run)))
     assert sum(line["steps_global"] for line in lines) == lines[-1]["steps"]
     assert total <= lines[-1]["steps"] <= total + 200
     assert {line["world_size"] for line in lines} == {2}
@@ -447,13 +422,16 @@ def steps_add_up(run, total):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a3c_goes_on_when_a_process_of_it_is_killed(start, victim):
+@pytest.mark.parametrize(
+    ("kind", "word"), [(signal.SIGKILL, "has gone"), (signal.SIGSTOP, "no sign of life")]
+)
+def test_a3c_goes_on_when_a_process_of_it_is_killed_or_hangs(start, victim, kind, word):
     """Rank 0 watches; 1 and 2 learn."""
-    command = start("a3c")
+    command = start("a3c", "--rank-timeout", "2s")
     command.await_(lambda: len(command.run.checkpoints()) >= 2)
-    pid = kill(command.ranks(3)[victim])
+    pid = kill(command.ranks(3)[victim], kind)
     assert command.end() == 0, command.err
-    assert re.search(NAMED.format(rank=victim, pid=pid), command.out), command.out
+    assert re.search(rf"rank {victim} \(pid {pid}\).* {word}.*; all ranks start", command.out)
     assert "Traceback" not in command.out + command.err
     steps_add_up(command.run, 3000)
 
@@ -487,37 +465,7 @@ def test_a3c_with_long_iterations_stops_when_it_is_told_to(start):
     assert "start again" not in command.out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_of_a3c_that_hangs_is_noticed(start, victim):
-    command = start("a3c", "--rank-timeout", "2s")
-    command.await_(lambda: len(command.run.checkpoints()) >= 2)
-    kill(command.ranks(3)[victim], signal.SIGSTOP)
-    assert command.end() == 0, command.err
-    assert f"rank {victim} (pid" in command.out and "no sign of life" in command.out
-    steps_add_up(command.run, 3000)
-
-
 # Out of memory
-
-
-EATING = """
-import os
-import gymnasium as gym
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-
-
-class Eating(CartPoleEnv):
-    eaten = []
-
-    def step(self, action):
-        if os.environ.get("RANK") == "1":
-            Eating.eaten.append(b"x" * 2**20)
-        return super().step(action)
-
-
-gym.register("Eating-v0", Eating, max_episode_steps=500)
-"""
 
 
 @pytest.fixture
@@ -541,17 +489,18 @@ def small_memory():
             time.sleep(0.1)
 
 
+def started_by(line):
+    """Prefix of a command before which a shell does this."""
+    return ("sh", "-c", f'{line} && exec "$@"', "sh", *PACELINE)
+
+
 @pytest.mark.slow
 def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_as_that(shell, small_memory):
-    (shell.folder / "eating.py").write_text(EATING)
-    join = f'echo $$ > {small_memory}/cgroup.procs && exec "$@"'
-    flags = ("--env-id", "eating:Eating-v0", "--ranks", 2, "--total-iters", 50, "--compile", "off")
-    command = Command(
-        shell,
-        *("train", "--output-dir", "run", *flags, "--max-restarts", 0, "--track", "none"),
-        prefix=("sh", "-c", join, "sh", *PACELINE),
-    )
-    assert command.end() == 3, command.err
+    flags = flags_of("ppo", "--max-restarts", 0, what="eat")
+    join = started_by(f"echo $$ > {small_memory}/cgroup.procs")
+    with commands(shell) as begin:
+        command = begin("train", "--output-dir", "run", *flags, prefix=join)
+        assert command.end() == 3, command.err
     assert "has gone: the system ran out of memory" in command.err
 
 
@@ -559,7 +508,7 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_as_that(shell, 
 def test_ranks_without_memory_to_share_do_not_wait_for_it(shell):
     """A limit on the size of files is one on memory without a name too."""
     flags = ("--ranks", 2, "--total-iters", 3, "--compile", "off", "--track", "none")
-    limited = ("sh", "-c", 'ulimit -f 8 && exec "$@"', "sh", *PACELINE)
+    limited = started_by("ulimit -f 8")
     command = Command(shell, "train", "--output-dir", "run", *flags, prefix=limited)
     assert command.end(60) == 75  # its checkpoint is too large for the limit
     assert "2 learners (gloo)" in command.out
