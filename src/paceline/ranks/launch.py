@@ -12,14 +12,13 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from subprocess import Popen
 from typing import Any, TypeAlias
 
@@ -132,7 +131,7 @@ class Ranks:
             variables = {
                 CHANNEL: self._listener.address,
                 LAUNCH: secrets.token_hex(16),
-                RENDEZVOUS: _rendezvous_file(stack),
+                RENDEZVOUS: _rendezvous_file(self._listener, stack),
             }
             self._agent = _start_agent(processes, variables)
             self._resources = stack.pop_all()
@@ -263,18 +262,17 @@ class Ranks:
         self._resources.close()
 
 
-def _rendezvous_file(stack: ExitStack) -> str:
+def _rendezvous_file(listener: Listener, stack: ExitStack) -> str:
     """A file:// address that only this user's processes can open, and that leaves nothing behind.
 
-    On Linux it is memory of this process, which others of the same user open through /proc.
+    On Linux it is memory of this process, which others of the same user open through /proc;
+    elsewhere a file beside the socket of the listener.
     """
-    if sys.platform == "linux":
-        file = anonymous_file()
-        stack.callback(os.close, file)
-        return f"file:///proc/{os.getpid()}/fd/{file}"
-    folder = tempfile.mkdtemp(prefix="paceline-")  # mode 0700
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    return f"file://{folder}/rendezvous"
+    if sys.platform != "linux":
+        return f"file://{Path(listener.address).with_name('rendezvous')}"
+    file = anonymous_file()
+    stack.callback(os.close, file)
+    return f"file:///proc/{os.getpid()}/fd/{file}"
 
 
 def _start_agent(processes: int, variables: dict[str, str]) -> Popen[bytes]:
