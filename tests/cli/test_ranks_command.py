@@ -85,17 +85,6 @@ def test_ranks_can_not_change_when_a_run_is_resumed(command, shell):
     assert not psutil.Process().children()
 
 
-def test_list_and_help_describe_ranks_and_syncs(command):
-    listed = command("list", "syncs").out
-    for name in ("local", "allreduce", "hogwild"):
-        assert re.search(rf"^  {name} +\w", listed, re.MULTILINE)
-    assert "syncs" in command("--help").out
-    shown = command("train", "--help").out
-    for flag in ("--ranks", "--sync", "--backend", "--init-method", "--rank-timeout"):
-        assert re.search(rf"^  {flag}\n      \w", shown, re.MULTILINE), flag
-    assert "a3c" in shown and "ddppo" in shown
-
-
 def test_ranks_share_the_environments_of_a_preset_and_batch_size_counts_all_ranks():
     config = paceline.Config(env_id="CartPole-v1", ranks=2)
     alone = paceline.Config(env_id="CartPole-v1")

@@ -109,7 +109,7 @@ def without_counts(state):
 
 
 def seen_of(place, rank, size):
-    """Rank 1 makes an update; what everybody has before, and after having looked."""
+    """Rank 1 makes an update; what all have before, after having looked, and after rank 2's."""
     with parts_of(place, rank, size, optimizer="adam") as parts:
         learner, gather = parts.learner, parts.sync.gather
         before = learner.state()
@@ -122,14 +122,20 @@ def seen_of(place, rank, size):
         fresh = learner.flat.storage.numpy().copy()
         after = learner.state()
         moved = [bool((after[n] != before[n]).any()) for n in ("storage", "moment0", "moment1")]
-        return without_counts(after), moved, stale.tobytes(), fresh.tobytes(), before["storage"]
+        gather("seen")
+        if rank == 2:
+            learner.update(parts.sampler.collect(), 1.0)
+        gather("made")
+        last, state = learner.state()["storage"].tobytes(), without_counts(after)
+        return state, moved, stale.tobytes(), fresh.tobytes(), before["storage"], last
 
 
-def test_an_update_of_one_learner_is_seen_by_all(together):
+def test_an_update_of_one_learner_is_seen_by_all_and_built_on(together):
     """Weights and the optimiser's moments are the same memory; gradients need a copy of them."""
     found = together(seen_of, 3)
-    for state, moved, _, fresh, before in found:
+    for state, moved, _, fresh, before, last in found:
         assert moved == [True, True, True]
+        assert fresh != last == found[0][5]
         assert_same(state, found[1][0])
         assert fresh == state["storage"].tobytes()
         assert before.tobytes() == found[0][4].tobytes()

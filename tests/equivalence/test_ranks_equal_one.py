@@ -148,15 +148,9 @@ def test_ranks_sample_and_learn_what_one_rank_with_their_columns_does(together, 
         for name in ("obs.count", "return.count"):  # every row counts once
             counts = [float(found[3][name]) for found in ranks]
             assert counts == pytest.approx([rows] * size, abs=1e-3)
-
-
-def test_ranks_stop_their_epochs_at_the_same_minibatch(together):
-    """Some updates end early, none before its second minibatch, and all ranks agree where."""
-    options = RUNS["target kl"]
-    ranks = together(rank_of, 2, options)
-    made = [int(found[3]["counts"][1]) for found in ranks]
-    assert made[0] == made[1]
-    assert ITERS < made[0] < ITERS * options["epochs"] * options["minibatches"]
+    if "target_kl" in options.get("ppo", {}):  # some updates end early, all ranks agree where
+        (made,) = {int(found[3]["counts"][1]) for found in ranks}
+        assert ITERS < made < ITERS * options["epochs"] * options["minibatches"]
 
 
 def test_through_the_network_two_ranks_learn_the_same(together):
@@ -395,9 +389,10 @@ def compared_of(place, rank, size, odd, by_update):
         if by_update:
             learner.version = CHECK_EVERY - 1
         with pytest.raises(Diverged) as error:
-            learner.update(
-                rollout_of(learner, rank), 1.0
-            ) if by_update else learner.check_ranks_agree()
+            if by_update:
+                learner.update(rollout_of(learner, rank), 1.0)
+            else:
+                learner.check_ranks_agree()
         return str(error.value)
 
 
