@@ -186,7 +186,7 @@ def test_so_it_does_in_a_process_of_its_own(shell, env_id):
         ("envpool:HalfCheeta-v5", "envpool", "HalfCheetah-v5"),
         ("minigrid:Doorkey", "minigrid", "did you mean minigrid:DoorKey"),
         ("minigrid:DoorKey-5x6", "minigrid", "DoorKey-5x5"),
-        ("minigrid:CartPole-v1", "minigrid", "does not exist"),
+        ("minigrid:CartPole-v1", "minigrid", "not a registered"),
     ],
 )
 def test_a_name_that_no_suite_has_is_refused_with_what_is_near(command, env_id, package, word):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 from ...errors import BadInput
 
+FEW = 5
+"""Names that are shown all, where none is like the one that was asked for."""
 MISSION = "mission"
 """Key of MiniGrid's task in words, which no policy here reads."""
 
@@ -24,13 +26,18 @@ def require(module: str, suite: str) -> Any:
         ) from None
 
 
-def unknown_name(suite: str, name: str, known: Iterable[str]) -> BadInput:
+def unknown_name(
+    suite: str, name: str, known: Collection[str], env_id: str | None = None
+) -> BadInput:
+    """`env_id` is what the user wrote, where that is not suite:name."""
     prefix = "" if suite == "gym" else f"{suite}:"
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if not near and len(known) <= FEW:
+        near = list(known)
     hint = f"did you mean {', '.join(prefix + one for one in near)}?"
     if not near:
         hint = f"see `paceline list envs {suite}`"
-    return BadInput(f"env_id '{prefix}{name}' does not exist; {hint}")
+    return BadInput(f"env_id {env_id or prefix + name!r} is not a registered environment; {hint}")
 
 
 def check_batch_options(

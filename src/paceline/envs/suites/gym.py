@@ -147,8 +147,8 @@ def _spec(env_id: str) -> Any:
     except gym.error.Error:
         if name.startswith("ALE/"):
             game = name[4:].rpartition("-v")[0] or name[4:]
-            raise BadInput(f"env_id {env_id!r} does not exist; write atari:{game}") from None
-        raise unknown_name("gym", name, gym.registry) from None
+            raise BadInput(f"env_id {env_id!r} is not registered; write atari:{game}") from None
+        raise unknown_name("gym", name, gym.registry, env_id) from None
 
 
 def registered(env_id: Any) -> list[gym.envs.registration.EnvSpec]:
