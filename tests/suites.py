@@ -268,13 +268,13 @@ def _pool(task, obs, actions, limit, ends=("truncated",), stack=1, options=None,
     )
 
 
-def _minigrid(name, registered, given, options, **more):
+def _minigrid(name, given, options, **more):
     """`given` are the arguments by which the oracle makes it."""
 
     def make():
         import minigrid  # noqa: F401  registers them
 
-        return gym.make(registered, **given)
+        return gym.make(name if name.startswith("MiniGrid") else f"MiniGrid-{name}-v0", **given)
 
     oracle = partial(Singles, make, show=grid)
     return Case(f"minigrid:{name}", oracle, *GRID, "minigrid", options, **more)
@@ -324,25 +324,29 @@ CASES = {
     "procgen fruitbot": _procgen("fruitbot", start_level=3, num_levels=2),
     "envpool CartPole": _pool("CartPole-v1", ((4,), np.float32), DISCRETE2, 15, ENDS),
     "envpool HalfCheetah": _pool(
-        *("HalfCheetah-v5", ((17,), np.float32), ("box", 6), 25),
+        "HalfCheetah-v5",
+        ((17,), np.float32),
+        ("box", 6),
+        limit=25,
         options={"kwargs": {"max_episode_steps": 25}},
         action=clipped(dtype=np.float64),
     ),
     "envpool Pong": _pool(
-        *("Pong-v5", ((84, 84), np.uint8), ("discrete", 6), 30),
+        "Pong-v5",
+        ((84, 84), np.uint8),
+        ("discrete", 6),
+        limit=30,
         stack=4,
         show=lambda obs: obs[:, 0].copy(),
     ),
     "envpool MiniGrid": _pool("MiniGrid-DoorKey-5x5-v0", *GRID, 30, show=grid),
     "minigrid": _minigrid(
-        *("DoorKey-5x5", "MiniGrid-DoorKey-5x5-v0", {"max_steps": 33}),
-        options={"kwargs": {"max_steps": 33}},
-        ends=("truncated",),
+        "DoorKey-5x5", {"max_steps": 33}, {"kwargs": {"max_steps": 33}}, ends=("truncated",)
     ),
     "minigrid limited": _minigrid(
-        *("MiniGrid-Empty-Random-5x5-v0", "MiniGrid-Empty-Random-5x5-v0"),
+        "MiniGrid-Empty-Random-5x5-v0",
         {"max_episode_steps": 40},
-        options={"time_limit": 40},
+        {"time_limit": 40},
         steps=60,
         ends=ENDS,
     ),

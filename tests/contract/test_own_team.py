@@ -192,29 +192,36 @@ def test_what_each_agent_is_shown_is_learnt(tmp_path):
     assert found["mean"] == pytest.approx(best, rel=0.15)
 
 
+def rollouts_of(sampler, times=1):
+    """Copies of the arrays of its next rollouts."""
+    collected = (sampler.collect().arrays() for _ in range(times))
+    return [{name: array.copy() for name, array in arrays.items()} for arrays in collected]
+
+
+def assert_same_rollouts(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
 def test_a_source_from_python_is_what_its_name_is():
     made = []
     for env_id in (OPTIONS["env_id"], Source(columns=Pairs)):
         with build(config_of(env_id=env_id)) as parts:
-            made.append({k: v.copy() for k, v in parts.sampler.collect().arrays().items()})
-    for name, array in made[0].items():
-        np.testing.assert_array_equal(array, made[1][name], err_msg=name)
+            made.append(rollouts_of(parts.sampler))
+    assert_same_rollouts(*made)
 
 
 def test_blocks_and_workers_hold_whole_environments_and_sample_the_same():
-    config, made = config_of(), []
+    config = config_of()
     with build(config) as parts:
         parts.sampler.close()
         serial = serial_in_blocks(parts, config.seed, 2)
         serial.publish(parts.learner.weights, 0)
-        for _ in range(3):
-            made.append({k: v.copy() for k, v in serial.collect().arrays().items()})
+        expected = rollouts_of(serial, 3)
         serial.close()
     with build(config_of(num_workers=2)) as parts:
-        for expected in made:
-            rollout = parts.sampler.collect()
-            for name, array in rollout.arrays().items():
-                np.testing.assert_array_equal(array, expected[name], err_msg=name)
+        assert_same_rollouts(expected, rollouts_of(parts.sampler, 3))
 
 
 @pytest.mark.parametrize(
