@@ -85,10 +85,7 @@ class Hanging(CartPoleEnv):
 
 gym.register("Hanging-v0", Hanging, max_episode_steps=500)
 """
-FLAGS = (
-    "--env-id hanging:Hanging-v0 --preset none --num-envs 2 --rollout-steps 16 --compile off "
-    "--track none --eval-episodes 1 --output-dir run"
-).split()
+FLAGS = ["--env-id", "hanging:Hanging-v0", "--preset", "none", "--num-envs", "2", "--rollout-steps", "16", "--compile", "off", "--track", "none", "--eval-episodes", "1", "--output-dir", "run"]
 
 
 @pytest.fixture
