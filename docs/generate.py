@@ -63,8 +63,8 @@ def options() -> str:
 
 
 def text_of(field: Field) -> str:
-    """In one line, with what Markdown would take for HTML or for a cell's end escaped."""
-    return " ".join(field.text.split()).replace("<", "&lt;").replace("|", "\\|")
+    """What Markdown would take for HTML or for a cell's end is escaped."""
+    return field.text.replace("<", "&lt;").replace("|", "\\|")
 
 
 def default_of(field: Field) -> str:

@@ -49,7 +49,7 @@ class Field:
     name: str
     """dotted, such as ppo.clip"""
     text: str
-    """the docstring"""
+    """the docstring, in one line"""
     hint: Any
     """the type, with its annotations"""
     default: Any
@@ -96,7 +96,7 @@ def _docstrings(kind: type) -> dict[str, str]:
         except (OSError, TypeError):  # no source: defined in a console, for example
             continue
         found |= {
-            field.target.id: str(text.value.value)
+            field.target.id: " ".join(str(text.value.value).split())
             for field, text in pairwise(body)
             if isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)
