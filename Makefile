@@ -7,6 +7,7 @@ DURATION ?= 30m
 RUNS ?= $$(ls -dt runs/*/config.yaml | head -2 | xargs -n 1 dirname)
 WORKERS ?= auto
 RANKS ?= auto
+JOBS ?= auto
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 out = $(if $(OUT),--output-dir $(OUT))
 train_args = --algo $(1) --env-id $(ENV) $(out)
@@ -78,11 +79,14 @@ compare: install
 evaluate: install
 	$(BIN)/paceline eval $(or $(OUT),$$(ls -dt runs/*/config.yaml | head -1 | xargs -n 1 dirname)) --episodes 100
 
+# One process of tests per core; JOBS=0 runs them in one.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
 test: .venv/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: .venv/.installed-dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -97,7 +97,7 @@ train --env-id Cartpole-v1; resume --help; eval --help; compare nowhere; bench -
 doctor; doctor --jsn"""
 
 
-@pytest.mark.parametrize("arguments", map(str.strip, TORCHLESS.split(";")))
+@pytest.mark.parametrize("arguments", [line.strip() for line in TORCHLESS.split(";")])
 def test_help_lists_and_refusals_never_import_torch(shell, arguments):
     ended = shell.execute(sys.executable, "-X", "importtime", "-m", "paceline", *arguments.split())
     imported = [line.rpartition("|")[2].strip() for line in ended.err.splitlines()]
