@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,13 +25,13 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def rows(path):
-    with path.open(newline="", encoding="utf-8") as file:
+    with Path(path).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def counts(folder):
     """How many runs of each group are counted."""
-    return [(row["name"], int(row["count"])) for row in rows(folder / "comparison.csv")]
+    return [(row["name"], int(row["count"])) for row in rows(f"{folder}/comparison.csv")]
 
 
 def write_five_each(folder):
@@ -42,8 +43,8 @@ def write_five_each(folder):
 
 def write_one_each(folder, a, b, **options):
     """A run with these returns in each of two groups."""
-    write_run(folder / "a", a, lr=0.1, **options)
-    write_run(folder / "b", b, lr=0.2, **options)
+    write_run(f"{folder}/a", a, lr=0.1, **options)
+    write_run(f"{folder}/b", b, lr=0.2, **options)
 
 
 def amend(path, **values):
@@ -143,38 +144,37 @@ def test_the_picture_is_a_png_that_shows_something(made):
     assert {(0, 114, 178), (213, 94, 0)} <= set(map(tuple, pixels))  # of both groups
 
 
-def test_a_comparison_is_the_same_every_time_but_for_its_day(compare, two, shell):
-    compare(two, to="one")
-    compare(two, to="other")
+def test_a_comparison_is_the_same_every_time_but_for_its_day(compare, two):
+    compare("h", to="one")
+    compare("h", to="other")
     for name in ("comparison.csv", "comparison_runs.csv", "comparison_report.txt"):
-        one, other = ((shell.folder / folder / name).read_bytes() for folder in ("one", "other"))
-        assert one == other
+        assert Path("one", name).read_bytes() == Path("other", name).read_bytes()
 
 
 # How groups are made of what was named
 
 
-def test_paths_may_be_relative_doubled_or_within_each_other(compare, two, shell):
-    paths = ["h/a0", "./h/a0", shell.folder / "h" / "a0", "h/../h/a0", "h/a0/", "h"]
-    (shell.folder / "link").symlink_to("h")
+def test_paths_may_be_relative_doubled_or_within_each_other(compare, two):
+    paths = ["h/a0", "./h/a0", two / "a0", "h/../h/a0", "h/a0/", "h"]
+    Path("link").symlink_to("h")
     compare(*paths, "link")
-    assert len(rows(shell.folder / "out" / "comparison_runs.csv")) == 10
+    assert len(rows("out/comparison_runs.csv")) == 10
 
 
-def test_options_may_stand_between_the_paths(compare, two, shell):
+def test_options_may_stand_between_the_paths(compare, two):
     compare("h/a0", "--at", "40s", "h/b0")
-    assert len(rows(shell.folder / "out" / "comparison_runs.csv")) == 2
+    assert len(rows("out/comparison_runs.csv")) == 2
 
 
-def test_one_group_is_described_and_said_to_be_one(compare, shell):
+def test_one_group_is_described_and_said_to_be_one(compare):
     for seed in range(3):
-        write_run(shell.folder / "h" / str(seed), curve(100.0, seed=seed), seed=seed)
+        write_run(f"h/{seed}", curve(100.0, seed=seed), seed=seed)
     ended = compare("h")
     assert "there is one group" in ended.out and "--by folder" in ended.out
-    assert counts(shell.folder / "out") == [("PPO · sequential", 3)]
+    assert counts("out") == [("PPO · sequential", 3)]
     assert "best" not in ended.out.splitlines()[3]
     assert "scored" in compare("h/0", to="alone").out
-    assert counts(shell.folder / "alone") == [("PPO · sequential", 1)]
+    assert counts("alone") == [("PPO · sequential", 1)]
 
 
 def test_of_one_run_against_one_nothing_is_claimed(compare, two):
@@ -184,33 +184,32 @@ def test_of_one_run_against_one_nothing_is_claimed(compare, two):
     assert "is better than" not in ended.out
 
 
-def test_twelve_groups_are_all_named_and_told_apart(drawn, shell):
+def test_twelve_groups_are_all_named_and_told_apart(drawn):
     for k in range(12):
         for seed in range(4):
             returns = curve(50.0 + 10 * k, seed=100 * k + seed, lines=20)
-            write_run(shell.folder / "h" / f"{k}-{seed}", returns, lr=(k + 1) / 100, seed=seed)
+            write_run(f"h/{k}-{seed}", returns, lr=(k + 1) / 100, seed=seed)
     ended = drawn("h")
-    groups = counts(shell.folder / "out")
+    groups = counts("out")
     assert len(groups) == 12 and all(name in ended.out for name, _ in groups)
     assert "It is clearly better than" in ended.out
 
 
-def test_by_names_the_groups_and_pools_the_rest(compare, shell):
+def test_by_names_the_groups_and_pools_the_rest(compare):
     for k, (algo, lr) in enumerate((a, lr) for a in ("ppo", "a2c") for lr in (0.1, 0.2)):
-        write_run(shell.folder / "h" / str(k), curve(100.0, seed=k), algo=algo, lr=lr)
+        write_run(f"h/{k}", curve(100.0, seed=k), algo=algo, lr=lr)
     compare("h", "--by", "algo")
-    assert counts(shell.folder / "out") == [("algo ppo", 2), ("algo a2c", 2)]
+    assert counts("out") == [("algo ppo", 2), ("algo a2c", 2)]
     compare("h", "--by", "lr,algo", to="both")
     both = [(f"lr {lr} · algo {algo}", 1) for algo in ("ppo", "a2c") for lr in (0.1, 0.2)]
-    assert counts(shell.folder / "both") == both
+    assert counts("both") == both
 
 
-def test_by_folder_compares_the_paths_as_they_were_named(compare, shell):
+def test_by_folder_compares_the_paths_as_they_were_named(compare):
     for name, level in (("old", 100.0), ("new", 200.0)):
         for seed in range(4):
-            write_run(shell.folder / name / str(seed), curve(level, seed=seed), seed=seed)
-    ended = compare("old", "new", "--by", "folder")
-    assert "new is better than old by" in ended.out
+            write_run(f"{name}/{seed}", curve(level, seed=seed), seed=seed)
+    assert "new is better than old by" in compare("old", "new", "--by", "folder").out
 
 
 # What else differs
@@ -248,37 +247,37 @@ def test_what_alters_a_comparison_is_said(compare, two, what):
 OTHERWISE = "The groups differ in more than their names say: "
 
 
-def test_what_the_names_of_groups_do_not_say_is_said(compare, shell):
+def test_what_the_names_of_groups_do_not_say_is_said(compare):
     """Two ways of running that also learn at other rates."""
-    write_run(shell.folder / "h" / "a", curve(100.0), lr=0.001, num_workers=2)
-    write_run(shell.folder / "h" / "b", curve(90.0), lr=0.002, gamma=0.9)
+    write_run("h/a", curve(100.0), lr=0.001, num_workers=2)
+    write_run("h/b", curve(90.0), lr=0.002, gamma=0.9)
     ended = compare("h")
     assert f"{OTHERWISE}lr (0.001, 0.002), gamma (" in ended.out
-    assert OTHERWISE in (shell.folder / "out" / "report.html").read_text()
+    assert OTHERWISE in Path("out/report.html").read_text()
 
 
-def test_what_the_names_say_or_the_way_brings_with_it_is_not_said_again(compare, two, shell):
+def test_what_the_names_say_or_the_way_brings_with_it_is_not_said_again(compare, two):
     assert OTHERWISE not in compare("h").out
     assert f"{OTHERWISE}lr (0.1, 0.2)." in compare("h/a0", "h/b0", "--by", "folder", to="f").out
     options = {"minibatches": 2, "num_envs": 4, "preset": "none"}
     for name, more in (("s", {}), ("w", {"num_workers": 2}), ("r", {"ranks": 2, "num_envs": 2})):
-        write_run(shell.folder / "ways" / name, curve(100.0), **options | more)
-    write_run(shell.folder / "ways" / "a", curve(90.0), algo="a2c", lr=0.5)
+        write_run(f"ways/{name}", curve(100.0), **options | more)
+    write_run("ways/a", curve(90.0), algo="a2c", lr=0.5)
     assert OTHERWISE not in compare("ways", to="w").out
 
 
 # Pairs of seeds
 
 
-def test_six_shared_seeds_are_paired_and_find_what_is_lost_without(compare, shell):
+def test_six_shared_seeds_are_paired_and_find_what_is_lost_without(compare):
     random = np.random.default_rng(0)
     for seed in range(8):
         level = random.normal(0, 100)
         for name, lr, more in (("a", 0.1, 0.0), ("b", 0.2, 20.0)):
             returns = np.full(5, level + more + random.normal(0, 1))
-            write_run(shell.folder / "same" / f"{name}{seed}", returns, lr=lr, seed=seed)
+            write_run(f"same/{name}{seed}", returns, lr=lr, seed=seed)
             other = seed + (50 if name == "b" else 0)
-            write_run(shell.folder / "other" / f"{name}{seed}", returns, lr=lr, seed=other)
+            write_run(f"other/{name}{seed}", returns, lr=lr, seed=other)
     ended = compare("same")
     assert "lr 0.2 is better than lr 0.1 by" in ended.out
     assert re.search(
@@ -292,57 +291,56 @@ def test_six_shared_seeds_are_paired_and_find_what_is_lost_without(compare, shel
 # Where they are compared
 
 
-def test_other_budgets_are_compared_where_all_have_come(compare, shell):
-    write_one_each(shell.folder / "h", [1.0] * 5, [2.0] * 9)
+def test_other_budgets_are_compared_where_all_have_come(compare):
+    write_one_each("h", [1.0] * 5, [2.0] * 9)
     compare("h", code=2)
     assert "lr 0.2 scored best: 2 after 4,000 steps." in compare("h", "--at", "4k").out
 
 
-def test_at_a_time_or_a_number_of_steps_the_curves_count_up_to_there(compare, shell):
-    write_one_each(shell.folder / "h", [1.0] * 5 + [900.0] * 5, [2.0] * 5 + [800.0] * 5)
+def test_at_a_time_or_a_number_of_steps_the_curves_count_up_to_there(compare):
+    write_one_each("h", [1.0] * 5 + [900.0] * 5, [2.0] * 5 + [800.0] * 5)
     assert compare("h").out.splitlines()[3].startswith("lr 0.1 scored best: 900")
     for at, text in (("5s", "5 s"), ("5k", "5,000 steps"), ("0.08m", "4.8 s")):
         said = compare("h", "--at", at, to=f"at-{at}").out.splitlines()[3]
         assert said == f"lr 0.2 scored best: 2 after {text}."
 
 
-def test_a_point_that_no_run_has_come_to_is_refused_and_not_reported(compare, two, shell):
+def test_a_point_that_no_run_has_come_to_is_refused_and_not_reported(compare, two):
     """Runs of 50,000 steps have no score after five million."""
     for at in ("5M", "1h"):
         ended = compare("h", "--at", at, to="never", code=2)
         assert "no run has come to" in ended.err
-    assert not (shell.folder / "never").exists()
+    assert not Path("never").exists()
 
 
-def test_a_run_that_stopped_at_its_return_counts_also_later(compare, shell):
+def test_a_run_that_stopped_at_its_return_counts_also_later(compare):
     options = {"total_steps": 10**6, "stop_at_return": 40.0}
-    write_one_each(shell.folder / "h", [50.0] * 5, [50.0] * 5, **options)
+    write_one_each("h", [50.0] * 5, [50.0] * 5, **options)
     for name in ("a", "b"):
-        saved = shell.folder / "h" / name / "checkpoints" / "00000005"
+        saved = Path(f"h/{name}/checkpoints/00000005")
         saved.mkdir(parents=True)
         (saved / "state.json").write_text(json.dumps({"recent": [50.0] * 100}))
     compare("h")
-    assert counts(shell.folder / "out") == [("lr 0.1", 1), ("lr 0.2", 1)]
+    assert counts("out") == [("lr 0.1", 1), ("lr 0.2", 1)]
 
 
-def test_a_target_return_is_timed_and_who_never_came_there_is_shown(compare, two, shell):
+def test_a_target_return_is_timed_and_who_never_came_there_is_shown(compare, two):
     ended = compare("h", "--target-return", 120)
-    a, b = rows(shell.folder / "out" / "comparison.csv")
+    a, b = rows("out/comparison.csv")
     assert (a["reached"], a["time_to"], b["reached"]) == ("0", "", "5")
-    runs = [run for run in rows(shell.folder / "out" / "comparison_runs.csv") if run["time_to"]]
+    runs = [run for run in rows("out/comparison_runs.csv") if run["time_to"]]
     assert len(runs) == 5
     for run in runs:
-        lines = [json.loads(x) for x in (shell.folder / run["name"] / "metrics.jsonl").open()]
+        text = Path(run["name"], "metrics.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
         first = next(line for line in lines if line["episode_return"] >= 120)
         assert float(run["time_to"]) == first["time"] and float(run["steps_to"]) == first["steps"]
     assert "lr 0.2 was the first to a return of 120: in" in ended.out and "0 of 5" in ended.out
     assert "120 is as asked" in ended.out
 
 
-def test_what_the_environment_counts_as_solved_is_the_target_once_somebody_was_there(
-    compare, shell
-):
-    write_one_each(shell.folder / "h", curve(480.0), curve(100.0))
+def test_what_the_environment_counts_as_solved_is_the_target_once_somebody_was_there(compare):
+    write_one_each("h", curve(480.0), curve(100.0))
     assert "475 is what the environment counts as solved" in compare("h").out
 
 
@@ -355,9 +353,9 @@ def test_a_run_that_is_not_counted_does_not_decide_the_target(compare, two):
     assert float(target[1]) < 160
 
 
-def test_all_limits_of_a_run_are_told(compare, shell):
+def test_all_limits_of_a_run_are_told(compare):
     budgets = {"duration": "50s", "total_steps": 50_000, "stop_at_return": 1e6}
-    write_one_each(shell.folder / "h", curve(9.0), curve(9.0), **budgets)
+    write_one_each("h", curve(9.0), curve(9.0), **budgets)
     assert "after 50 s or 50,000 steps or a return of 1e+06." in compare("h").out
 
 
@@ -371,8 +369,8 @@ def test_what_is_counted_before_its_end_is_named(compare, two):
     assert "though not done" not in compare("h/a0", "h/b0", "--at", "20k", to="o").out
 
 
-def test_a_run_cut_short_before_its_first_report_is_to_be_gone_on_with(compare, shell):
-    run = write_run(shell.folder / "h", [], total_steps=50_000)
+def test_a_run_cut_short_before_its_first_report_is_to_be_gone_on_with(compare):
+    run = write_run("h", [], total_steps=50_000)
     assert "(h: cut short); go on with `paceline resume h`" in compare("h", code=2).err
     with (run / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -380,7 +378,7 @@ def test_a_run_cut_short_before_its_first_report_is_to_be_gone_on_with(compare, 
 
 
 @pytest.mark.parametrize("state", ["cut short", "still going"])
-def test_a_run_that_is_not_done_is_named_and_not_counted(compare, two, shell, state):
+def test_a_run_that_is_not_done_is_named_and_not_counted(compare, two, state):
     run = write_run(two / "short", curve(999.0, lines=3), lr=0.1, seed=7, total_steps=50_000)
     with (run / ".lock").open("wb") as lock:
         if state == "still going":
@@ -389,22 +387,22 @@ def test_a_run_that_is_not_done_is_named_and_not_counted(compare, two, shell, st
     assert re.search(
         f"h/short (is|was) {state},? after 3,000 steps of 50,000 steps, and is not", out
     )
-    found = {row["name"]: row for row in rows(shell.folder / "out" / "comparison_runs.csv")}
+    found = {row["name"]: row for row in rows("out/comparison_runs.csv")}
     assert found["h/short"]["counted"] == "False" and found["h/short"]["state"] == state
-    assert counts(shell.folder / "out") == [("lr 0.1", 5), ("lr 0.2", 5)]
-    assert "h/short" in (shell.folder / "out" / "report.html").read_text()
+    assert counts("out") == [("lr 0.1", 5), ("lr 0.2", 5)]
+    assert "h/short" in Path("out/report.html").read_text()
 
 
-def test_runs_that_none_of_them_ended_are_refused_with_advice_that_works(compare, shell):
+def test_runs_that_none_of_them_ended_are_refused_with_advice_that_works(compare):
     """--at rounded up would be a time that nobody has come to."""
     returns = curve(9.0, lines=10)
-    write_one_each(shell.folder / "h", returns, returns, duration="60s", seconds_each=0.97)
+    write_one_each("h", returns, returns, duration="60s", seconds_each=0.97)
     ended = compare("h", code=2)
     assert "cut short" in ended.err and "paceline resume" in ended.err
-    assert not (shell.folder / "out").exists()
+    assert not Path("out").exists()
     advice = re.search(r"--at (\S+)", ended.err)[1]
     compare("h", "--at", advice)
-    assert counts(shell.folder / "out") == [("lr 0.1", 1), ("lr 0.2", 1)]
+    assert counts("out") == [("lr 0.1", 1), ("lr 0.2", 1)]
 
 
 FACTS = {
@@ -468,12 +466,12 @@ HOSTILE = {
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(drawn, shell, kind):
+def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(drawn, kind):
     name = HOSTILE[kind].replace("/", "∕")
-    write_run(shell.folder / name, curve(100.0, lines=10), lr=0.1)
-    write_run(shell.folder / "plain", curve(50.0, lines=10), lr=0.2)
+    write_run(name, curve(100.0, lines=10), lr=0.1)
+    write_run("plain", curve(50.0, lines=10), lr=0.2)
     ended = drawn(name, "plain", "--by", "folder")
-    folder = shell.folder / "out"
+    folder = Path("out")
     escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
     assert counts(folder) == [(escaped, 1), ("plain", 1)]
     assert (folder / "comparison.png").read_bytes().startswith(PNG)
@@ -484,7 +482,7 @@ def test_a_hostile_name_is_shown_as_it_is_and_does_nothing(drawn, shell, kind):
     assert ended.out.splitlines()[1].startswith("2 runs · "), "the title is one line"
 
 
-def test_the_legend_names_every_group_whatever_it_is_called(drawn, shell, monkeypatch):
+def test_the_legend_names_every_group_whatever_it_is_called(drawn, monkeypatch):
     """matplotlib leaves out what begins with an underscore."""
     from matplotlib.figure import Figure
 
@@ -496,21 +494,22 @@ def test_the_legend_names_every_group_whatever_it_is_called(drawn, shell, monkey
 
     monkeypatch.setattr(Figure, "legend", legend)
     for name in ("_hidden", "plain"):
-        write_run(shell.folder / name, curve(100.0))
+        write_run(name, curve(100.0))
     drawn("_hidden", "plain", "--by", "folder")
     assert [name.strip("\u200b ") for name in shown] == ["_hidden", "plain"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
 @pytest.mark.parametrize("by", [(), ("--by", "folder")])
-def test_a_name_that_is_no_text_is_compared_like_any_other(shell, by):
-    write_one_each(shell.folder, curve(100.0), curve(50.0))
+def test_a_name_that_is_no_text_is_compared_like_any_other(shell, monkeypatch, by):
+    monkeypatch.chdir(shell.folder)
     name = os.fsdecode(b"a\xff")
-    (shell.folder / "a").rename(shell.folder / name)
+    write_one_each(".", curve(100.0), curve(50.0))
+    Path("a").rename(name)
     ended = shell("compare", name, "b", *by, "--output-dir", "out")
     assert ended.code == 0, ended
-    assert {path.name for path in (shell.folder / "out").iterdir()} == set(OURS)
-    assert len(rows(shell.folder / "out" / "comparison_runs.csv")) == 2
+    assert {path.name for path in Path("out").iterdir()} == set(OURS)
+    assert len(rows("out/comparison_runs.csv")) == 2
 
 
 # What is refused
@@ -547,22 +546,22 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("arguments", REFUSED)
-def test_what_can_not_be_compared_is_refused_with_why(command, written, two, shell, arguments):
-    (shell.folder / "empty").mkdir()
-    (shell.folder / "full").mkdir()
-    (shell.folder / "full" / "comparison.csv").write_text("mine")
+def test_what_can_not_be_compared_is_refused_with_why(command, written, two, arguments):
+    Path("empty").mkdir()
+    Path("full").mkdir()
+    Path("full/comparison.csv").write_text("mine")
     for name in ("cart", "long", "timed"):
-        shutil.copytree(written / name, shell.folder / name)
-    shutil.copytree(two / "a0", shell.folder / "broken")
-    (shell.folder / "broken" / "run.json").write_text("{")
-    before = files_in(shell.folder)
+        shutil.copytree(written / name, f"{name}")
+    shutil.copytree(two / "a0", "broken")
+    Path("broken/run.json").write_text("{")
+    before = files_in(Path())
     ended = command("compare", *arguments.split())
     assert ended.code == 2 and not ended.out and "Traceback" not in ended.err
     assert ended.err.startswith("paceline: ") and len(ended.err.splitlines()) <= 3
     for word in REFUSED[arguments]:
         assert word in ended.err, f"{word!r} is not in: {ended.err}"
     assert "_at" not in ended.err
-    assert files_in(shell.folder) == before
+    assert files_in(Path()) == before
 
 
 LONG = "x" * 300
@@ -615,8 +614,8 @@ def test_help_names_every_option_and_imports_nothing_heavy(shell):
 # What is there already
 
 
-def test_overwrite_replaces_the_comparison_and_nothing_else(compare, two, shell):
-    folder = shell.folder / "out"
+def test_overwrite_replaces_the_comparison_and_nothing_else(compare, two):
+    folder = Path("out")
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
     compare("h")  # notes are no comparison
@@ -629,19 +628,19 @@ def test_overwrite_replaces_the_comparison_and_nothing_else(compare, two, shell)
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_link_where_a_file_is_to_be_is_replaced_and_not_followed(compare, two, shell, name):
-    (shell.folder / "precious").write_text("mine")
-    (shell.folder / "out").mkdir()
-    (shell.folder / "out" / name).symlink_to(shell.folder / "precious")
+def test_a_link_where_a_file_is_to_be_is_replaced_and_not_followed(compare, two, name):
+    Path("precious").write_text("mine")
+    Path("out").mkdir()
+    Path(f"out/{name}").symlink_to(Path("precious").absolute())
     compare("h/a0", "h/b0", code=2)
     compare("h/a0", "h/b0", "--overwrite")
-    assert (shell.folder / "precious").read_text() == "mine"
-    assert not (shell.folder / "out" / name).is_symlink()
+    assert Path("precious").read_text() == "mine"
+    assert not Path(f"out/{name}").is_symlink()
 
 
-def test_a_comparison_that_can_not_be_written_leaves_the_old_one_whole(compare, two, shell):
+def test_a_comparison_that_can_not_be_written_leaves_the_old_one_whole(compare, two):
     compare("h")
-    folder = shell.folder / "out"
+    folder = Path("out")
     (folder / "comparison.png").unlink()
     (folder / "comparison.png").mkdir()
     (folder / "comparison.png" / "x").touch()
@@ -666,8 +665,8 @@ def test_real_runs_and_the_folder_of_a_benchmark(drawn, shell):
         options = ("--algo", algo, "--total-steps", 4000, "--eval-episodes", 2)
         shell.train_here(f"bench/runs/{algo}-sequential/seed-0", *options)
     ended = drawn("bench")
-    assert counts(shell.folder / "out") == [("A2C · sequential", 1), ("PPO · sequential", 1)]
-    for group in rows(shell.folder / "out" / "comparison.csv"):
+    assert counts("out") == [("A2C · sequential", 1), ("PPO · sequential", 1)]
+    for group in rows("out/comparison.csv"):
         assert float(group["score"]) > 5 and float(group["evaluation"]) > 5
         assert float(group["fps"]) > 100 and float(group["startup"]) > 0
         assert None not in (*group, *group.values())  # as many values as columns

@@ -57,7 +57,7 @@ def run(tmp_path):
 
 def test_a_whole_run_is_done_and_says_what_its_files_say(run):
     found = read_run(run)
-    assert (found.state, found.lost, found.seed, found.evaluation) == ("done", 0, 0, 101.5)
+    assert (found.state, found.lost, found.evaluation) == ("done", 0, 101.5)
     assert found.last("time") == 20.0 and found.last("steps") == 20_000 and found.fps == 1000.0
     assert found.startup == 2.0
     shares = {"rollout": 0.3, "wait": 0.1, "learn": 0.5, "sync": 0.0, "other": 0.1}

@@ -19,10 +19,9 @@ from .comparison import Comparison, GroupRow, Missing, Point, pairs_of, rows_of
 from .format import duration
 from .groups import Groups, budget_text, comparable, grouped, varied
 from .history import History, find_runs, read_run
-from .notes import notes
 from .report import OURS, write
 from .statistics import aggregate
-from .text import verdict
+from .text import notes, verdict
 
 USAGE = """\
 paceline compare RUN RUN ... [--by OPTION,OPTION] [--output-dir DIR]
@@ -184,7 +183,7 @@ def _title(rows: list[GroupRow], run: History) -> str:
 
 
 def _subtitle(runs: list[History], point: Point) -> str:
-    seeds = len({run.seed for run in runs})
+    seeds = len({run.config.seed for run in runs})
     places = {f"{run.facts.get('cpu')}, {run.facts.get('cpus')} CPUs" for run in runs}
     place = printable(places.pop()) if len(places) == 1 else "several machines"
     counts = " · ".join((several(len(runs), "run"), f"{point.text} each", several(seeds, "seed")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -39,24 +40,8 @@ class Point:
         return run.last(self.axis) >= self.value if self.chosen else run.state == "done"
 
 
-@dataclass(frozen=True)
-class RunRow:
-    """A row of comparison_runs.csv."""
-
-    name: str
-    group: str
-    seed: int
-    state: str
-    counted: bool
-    score: float | None
-    evaluation: float | None
-    fps: float | None
-    time: float
-    steps: float
-    time_to: float | None
-    steps_to: float | None
-    metrics: dict[str, float]
-    """of its last report"""
+RunRow = dict[str, Any]
+"""A row of comparison_runs.csv, by the names of its columns."""
 
 
 @dataclass(frozen=True)
@@ -167,24 +152,24 @@ def _row(
     name: str, runs: list[History], point: Point, target: float | None, grids: dict[str, Array]
 ) -> GroupRow:
     rows = [_run(run, name, point, target) for run in runs]
-    counted = [row for row in rows if row.counted]
+    counted = [row for row in rows if row["counted"]]
     kept = [run for run in runs if point.counts(run)]
     scores: dict[int, list[float]] = {}
     for row in counted:
-        if row.score is not None:
-            scores.setdefault(row.seed, []).append(row.score)
+        if row["score"] is not None:
+            scores.setdefault(row["seed"], []).append(row["score"])
     shares = [run.shares for run in kept if run.shares]
     return GroupRow(
         name=name,
         algo=" ".join(sorted({run.config.algo_name for run in runs})),
         way=" ".join(sorted({way_of(run.config) for run in runs})),
         count=len(counted),
-        score=aggregate([row.score for row in counted]),
-        evaluation=aggregate([row.evaluation for row in counted]),
-        fps=aggregate([row.fps for row in counted]),
-        time_to=_to_target([row.time_to for row in counted]),
-        steps_to=_to_target([row.steps_to for row in counted]),
-        reached=sum(row.time_to is not None for row in counted),
+        score=aggregate([row["score"] for row in counted]),
+        evaluation=aggregate([row["evaluation"] for row in counted]),
+        fps=aggregate([row["fps"] for row in counted]),
+        time_to=_to_target([row["time_to"] for row in counted]),
+        steps_to=_to_target([row["steps_to"] for row in counted]),
+        reached=sum(row["time_to"] is not None for row in counted),
         memory_mb=_mean([run.over("memory_mb", np.max) for run in kept]),
         cpu_percent=_mean([run.over("cpu_percent", np.mean) for run in kept]),
         startup=_mean([run.startup for run in kept]),
@@ -199,21 +184,21 @@ def _run(run: History, group: str, point: Point, target: float | None) -> RunRow
     at = run.reached(target) if target is not None else None
     if at is not None and point.chosen and run.columns[point.axis][at] > point.value:
         at = None
-    return RunRow(
-        name=run.name,
-        group=group,
-        seed=run.seed,
-        state=run.state,
-        counted=point.counts(run),
-        score=run.score(point.axis, point.end),
-        evaluation=None if point.chosen else run.evaluation,
-        fps=run.fps,
-        time=run.last("time"),
-        steps=run.last("steps"),
-        time_to=None if at is None else float(run.columns["time"][at]),
-        steps_to=None if at is None else float(run.columns["steps"][at]),
-        metrics=run.metrics,
-    )
+    own = {
+        "name": run.name,
+        "group": group,
+        "seed": run.config.seed,
+        "state": run.state,
+        "counted": point.counts(run),
+        "score": run.score(point.axis, point.end),
+        "evaluation": None if point.chosen else run.evaluation,
+        "fps": run.fps,
+        "time": run.last("time"),
+        "steps": run.last("steps"),
+        "time_to": None if at is None else float(run.columns["time"][at]),
+        "steps_to": None if at is None else float(run.columns["steps"][at]),
+    }
+    return own | run.metrics | own  # behind the rest, and under no name that is taken
 
 
 def _to_target(values: list[float | None]) -> Estimate:

@@ -42,10 +42,6 @@ def percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{100 * share:.0f} %"
 
 
-def probability(p: float | None) -> str:
-    return UNKNOWN if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
 def short(value: float) -> str:
     """1.5M, 200k, 30"""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

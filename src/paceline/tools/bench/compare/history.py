@@ -58,10 +58,6 @@ class History:
     def name(self) -> str:
         return printable(str(self.path))
 
-    @property
-    def seed(self) -> int:
-        return self.config.seed
-
     def last(self, name: str) -> float:
         return _last(self.columns[name])
 

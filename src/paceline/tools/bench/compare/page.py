@@ -10,7 +10,7 @@ from typing import Any
 
 from ....config.text import several
 from .charts import DASHES, curve_figure, mark_figure, phase_figure, text, tinted
-from .comparison import Comparison, GroupRow, RunRow, ranked, shown_pairs
+from .comparison import Comparison, GroupRow, ranked, shown_pairs
 from .format import ends
 from .statistics import Estimate
 from .tables import PAIRS, RUNS, Column, group_columns
@@ -151,8 +151,8 @@ def _table(caption: str, columns: list[Column], rows: list[Any], sorted_by: str 
 
 
 def _attributes(row: Any) -> str:
-    if isinstance(row, RunRow):
-        return "" if row.counted else 'class="faint"'
+    if isinstance(row, dict):  # a run
+        return "" if row["counted"] else 'class="faint"'
     return tinted(row)
 
 

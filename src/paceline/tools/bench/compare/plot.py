@@ -100,11 +100,11 @@ def _phases(axes: Any, rows: list[GroupRow]) -> None:
                 middle = left[place] + width / 2
                 axes.text(middle, place, f"{width:.0f} %", ha="center", va="center", fontsize=8.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    axes.set(title="Where the time goes", xlabel="share of wall-clock, %", xlim=(0, 100))
+    axes.set(xlabel="share of wall-clock, %", xlim=(0, 100))
+    axes.set_title("Where the time goes", pad=40)
     _named(axes, rows)
     if rows:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, columnspacing=1.0)
-        axes.set_title("Where the time goes", pad=40)
 
 
 def _named(axes: Any, rows: list[GroupRow]) -> None:

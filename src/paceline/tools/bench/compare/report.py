@@ -12,7 +12,7 @@ from .comparison import Comparison, shown_pairs
 from .format import number
 from .page import page
 from .plot import draw
-from .tables import group_table, group_values, run_values
+from .tables import group_table, group_values
 from .text import STATISTICS, says_in_full
 
 OURS = (
@@ -29,7 +29,7 @@ def write(made: Comparison, folder: Path) -> None:
     said = _report(made)
     files = {
         "comparison.csv": as_csv([group_values(row) for row in made.rows]),
-        "comparison_runs.csv": as_csv(run_values(made.rows)),
+        "comparison_runs.csv": as_csv([run for row in made.rows for run in row.runs]),
         "comparison.png": draw(made),
         "comparison_report.txt": "\n".join([said, "How it was made", *STATISTICS, ""]).encode(),
         "report.html": page(made).encode(),

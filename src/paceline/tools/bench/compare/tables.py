@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from ..tables import text_table
 from .comparison import Comparison, GroupRow, ranked
-from .format import Form, duration, interval, number, percent, probability, with_unit
+from .format import Form, duration, interval, number, percent, with_unit
 from .statistics import Estimate
 from .text import says
 
@@ -45,17 +46,17 @@ def group_columns(made: Comparison) -> list[Column]:
     source = f"{target} is {made.target_source}. Of groups of which some runs never came there, "
     source += "the median is told."
     columns = [
-        Column("group", lambda row: row.name),
-        Column("runs", lambda row: row.count),
-        Column("score", lambda row: row.score, note=scores, **scale),
-        Column("evaluation", lambda row: row.evaluation, note=evaluations, **scale),
-        Column(f"time to {target}", lambda row: row.time_to, duration, True, source),
-        Column(f"steps to {target}", lambda row: row.steps_to, number, True, source),
+        Column("group", attrgetter("name")),
+        Column("runs", attrgetter("count")),
+        Column("score", attrgetter("score"), note=scores, **scale),
+        Column("evaluation", attrgetter("evaluation"), note=evaluations, **scale),
+        Column(f"time to {target}", attrgetter("time_to"), duration, True, source),
+        Column(f"steps to {target}", attrgetter("steps_to"), number, True, source),
         Column("reached", lambda row: _reached(row) if made.target is not None else None),
-        Column("steps/s", lambda row: row.fps, note="Environment steps per second."),
-        Column("memory", lambda row: row.memory_mb, with_unit("MB"), least=True),
-        Column("CPU", lambda row: row.cpu_percent, with_unit("%"), least=True),
-        Column("start-up", lambda row: row.startup, duration, least=True),
+        Column("steps/s", attrgetter("fps"), note="Environment steps per second."),
+        Column("memory", attrgetter("memory_mb"), with_unit("MB"), least=True),
+        Column("CPU", attrgetter("cpu_percent"), with_unit("%"), least=True),
+        Column("start-up", attrgetter("startup"), duration, least=True),
     ]
     return [column for column in columns if column.known(made.rows)]
 
@@ -65,38 +66,38 @@ def _reached(row: GroupRow) -> str:
 
 
 RUNS = [
-    Column("run", lambda run: run.name),
-    Column("seed", lambda run: run.seed, str),
-    Column("state", lambda run: run.state + ("" if run.counted else ", not counted")),
-    Column("score", lambda run: run.score),
-    Column("evaluation", lambda run: run.evaluation),
-    Column("time", lambda run: run.time, duration),
-    Column("steps", lambda run: run.steps),
-    Column("time to target", lambda run: run.time_to, duration, least=True),
-    Column("steps to target", lambda run: run.steps_to, least=True),
-    Column("steps/s", lambda run: run.fps),
+    Column("run", itemgetter("name")),
+    Column("seed", itemgetter("seed"), str),
+    Column("state", lambda run: run["state"] + ("" if run["counted"] else ", not counted")),
+    Column("score", itemgetter("score")),
+    Column("evaluation", itemgetter("evaluation")),
+    Column("time", itemgetter("time"), duration),
+    Column("steps", itemgetter("steps")),
+    Column("time to target", itemgetter("time_to"), duration, least=True),
+    Column("steps to target", itemgetter("steps_to"), least=True),
+    Column("steps/s", itemgetter("fps")),
 ]
 PAIRS = [
-    Column("better", lambda pair: pair.better.name),
-    Column("worse", lambda pair: pair.worse.name),
+    Column("better", attrgetter("better.name")),
+    Column("worse", attrgetter("worse.name")),
     Column(
         "difference",
-        lambda pair: pair.difference,
+        attrgetter("difference"),
         note="Score of the better group less that of the other; pale unless surely above 0.",
         drawn="dot",
         reference=(0.0, ""),
     ),
     Column(
         "P(better)",
-        lambda pair: pair.improvement,
+        attrgetter("improvement"),
         percent,
         note="That a run of the better group scores more; pale unless surely above 50 %.",
         drawn="dot",
         reference=(0.5, ""),
     ),
-    Column("p", lambda pair: pair.p, probability, least=True),
-    Column("p, adjusted", lambda pair: pair.p_adjusted, probability, least=True),
-    Column("pairing", lambda pair: pair.pairing),
+    Column("p", attrgetter("p"), least=True),
+    Column("p, adjusted", attrgetter("p_adjusted"), least=True),
+    Column("pairing", attrgetter("pairing")),
     Column("what that says", says),
 ]
 
@@ -127,12 +128,3 @@ def group_values(row: GroupRow) -> dict[str, Any]:
         elif name not in ("key", "colour", "dash", "curves", "runs", "scores"):
             out[name] = value
     return out
-
-
-def run_values(rows: list[GroupRow]) -> list[dict[str, Any]]:
-    """Rows of comparison_runs.csv; metrics of the last report stand behind the rest."""
-    values = []
-    for own in (asdict(run) for row in rows for run in row.runs):
-        metrics = own.pop("metrics")
-        values.append(own | metrics | own)  # a metric of the same name does not count
-    return values
