@@ -73,3 +73,8 @@ def curve(final, noise=5.0, lines=50, seed=0):
     random = np.random.default_rng(seed)
     rise = 1 - np.exp(-np.arange(1, lines + 1) / (lines / 5))
     return final * rise + random.normal(0, noise, lines)
+
+
+def amend(path, **values):
+    """Change values of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))

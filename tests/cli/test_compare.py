@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from histories import curve, write_run
+from histories import amend, curve, write_run
 
 from paceline.cli import commands as cli
 from paceline.tools.bench.compare.report import OURS
@@ -45,10 +45,6 @@ def write_one_each(folder, a, b, **options):
     """A run with these returns in each of two groups."""
     write_run(f"{folder}/a", a, lr=0.1, **options)
     write_run(f"{folder}/b", b, lr=0.2, **options)
-
-
-def amend(path, **values):
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 @pytest.fixture(scope="module")

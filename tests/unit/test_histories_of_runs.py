@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from histories import curve, write_run
+from histories import amend, curve, write_run
 
 from paceline.errors import BadInput
 from paceline.tools.bench.compare.groups import comparable, grouped
@@ -25,10 +25,6 @@ def rewrite(run, change):
     path = run / "metrics.jsonl"
     lines = [change(k, json.loads(line)) for k, line in enumerate(path.read_text().splitlines())]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def amend(path, **values):
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 @contextmanager

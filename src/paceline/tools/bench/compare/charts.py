@@ -136,13 +136,14 @@ def mark_figure(column: Column, rows: Sequence[GroupRow | Pair]) -> str:
     if not values:
         return ""
     line = column.reference
+    lines = [line[0]] if line else []
     edges = [end for _, one in found for end in (one.low, one.high) if end is not None]
     if column.drawn == "bar":
         domain = 0.0, _reach([0.0, *values], edges, 0.6)[1]
     elif column.form is percent:
         domain = 0.0, 1.0
     else:
-        domain = _reach([*values, *(line or ())[:1]], edges, 1.0)
+        domain = _reach(values + lines, edges, 1.0)
     scale = _axis(domain, column.form) + (_reference(domain, *line) if line else "")
     sign = 1 if column.least else -1
     found.sort(key=lambda one: (one[1].value is None, sign * (one[1].value or 0.0)))

@@ -17,8 +17,6 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[np.float64]]
 LEVEL = 0.95
 RESAMPLES = 2000
-MOST_AT_ONCE = 1_000_000
-"""Numbers that are drawn in one go."""
 ENOUGH_PAIRS = 6
 """Pairs from which a paired test can find anything at all: 2 / 2**5 is more than 5 %."""
 
@@ -82,13 +80,13 @@ def improvement(better: Any, than: Any, resamples: int = RESAMPLES) -> Estimate:
     if min(wins.shape) < 3:
         return Estimate(value)
     random = np.random.default_rng(0)
-    rows, columns = (random.integers(count, size=(resamples, count)) for count in wins.shape)
-    few = max(1, MOST_AT_ONCE // wins.size)
-    found = [
-        wins[rows[k : k + few, :, None], columns[k : k + few, None, :]].mean((1, 2))
-        for k in range(0, resamples, few)
-    ]
-    return Estimate(value, *_ends(np.concatenate(found)))
+    drawn = [random.integers(count, size=(resamples, count)) for count in wins.shape]
+    # How often each run is in a sample: the mean over all pairs is a product with that.
+    ours, theirs = (
+        np.array([np.bincount(sample, minlength=count) for sample in samples])
+        for samples, count in zip(drawn, wins.shape, strict=True)
+    )
+    return Estimate(value, *_ends(((ours @ wins) * theirs).sum(1) / wins.size))
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ const buttons = all("#legend button[data-group]");
 function hideWhere(choose) {
   for (const button of buttons) {
     const { group } = button.dataset;
-    const hide = choose(group);
-    hidden[hide ? "add" : "delete"](group);
-    button.setAttribute("aria-pressed", !hide);
+    if (choose(group)) hidden.add(group);
+    else hidden.delete(group);
+    button.setAttribute("aria-pressed", !hidden.has(group));
   }
   for (const one of all("section [data-group]")) {
     one.toggleAttribute("hidden", one.dataset.group.split(" ").some((key) => hidden.has(key)));
