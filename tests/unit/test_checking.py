@@ -13,9 +13,9 @@ from worlds import ACTIONS, OBSERVATIONS, Anything
 from paceline.envs.source import Source
 from paceline.envs.spaces import action_spec
 from paceline.tools.check import episodes, seeding
-from paceline.tools.check.compare import brief, first_difference, identical
+from paceline.tools.check.compare import StepResult, brief, first_difference, identical
 from paceline.tools.check.ends import shows_time
-from paceline.tools.check.environment import CheckedEnv, EnvFactory, Request, StepResult
+from paceline.tools.check.environment import CheckedEnv, EnvFactory, Request
 from paceline.tools.check.examine import examine
 from paceline.tools.check.player import Player, action_mask, random_actions
 from paceline.tools.check.report import heading
@@ -193,7 +193,7 @@ def test_a_batch_without_faults_has_none_and_its_spaces_are_named():
         (Infinite, "wrong", "reward-nan", {"value": "inf", "step": 6}),
         (Raises, "wrong", "step-raises", {"step": 1}),
         (Unseeded, "risky", "seeding-batch", {"seed": 0}),
-        (OneSeed, "note", "seeding-constant", {"results": seeding.RECORDS}),
+        (OneSeed, "note", "seeding-constant", {"results": seeding.RESULTS}),
         (Limited, "risky", "ends-time-limit", {"length": 40}),
         (Endless, "note", "ends-unseen", {"limit": "unknown"}),
         (ShowsNext, "note", "ends-shows-next", {}),
@@ -323,7 +323,7 @@ def test_observations_are_compared_to_the_bit():
     ids=["array", "large array", "part", "structure"],
 )
 def test_the_first_difference_of_two_histories_is_shown(one, other, shown):
-    histories = [[seeding.Record(True, obs, 0.0, False, False)] for obs in (one, other)]
+    histories = [[StepResult(obs, {}, first=True)] for obs in (one, other)]
     assert first_difference(*histories) == f"after reset the observation{shown}"
     assert first_difference(histories[0], histories[0]) is None
 

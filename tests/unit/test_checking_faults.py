@@ -425,7 +425,7 @@ fault(
 def fewer_steps(monkeypatch):
     """As many as the faults take, so that it is the same on a slow machine."""
     monkeypatch.setattr(episodes, "STEPS", 1_200)
-    monkeypatch.setattr(seeding, "RECORDS", 60)
+    monkeypatch.setattr(seeding, "RESULTS", 60)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -16,15 +17,37 @@ FEW = 6
 MAX_SHOWN = 70
 
 
-class Record(NamedTuple):
-    """A copy of one result of reset() or step()."""
+class StepResult(NamedTuple):
+    """What reset() or step() returned; after reset() there is no reward and nothing has ended."""
 
-    first: bool
-    """of reset()"""
     obs: Any
-    reward: Any
-    terminated: bool
-    truncated: bool
+    info: dict[str, Any]
+    reward: Any = 0.0
+    terminated: Any = False
+    truncated: Any = False
+    first: bool = False
+    """of reset()"""
+    over: bool = False
+    """the episode has ended, by the environment or by a time limit around it"""
+
+    @property
+    def ends(self) -> bool:
+        """Whether the environment itself has ended the episode."""
+        return as_bool(self.terminated) or as_bool(self.truncated)
+
+    def copied(self) -> StepResult:
+        """As it is now, without info, with flags of one type."""
+        obs, reward = copy.deepcopy((self.obs, self.reward))
+        flags = as_bool(self.terminated), as_bool(self.truncated)
+        return StepResult(obs, {}, reward, *flags, self.first, self.over)
+
+
+def as_bool(flag: Any) -> bool:
+    """A flag of any type."""
+    try:
+        return bool(np.any(flag))
+    except (TypeError, ValueError):
+        return bool(flag)
 
 
 def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -53,9 +76,9 @@ def identical(one: Any, other: Any) -> bool:
     return content(one) == content(other)
 
 
-def digest(records: list[Record]) -> str:
+def digest(results: list[StepResult]) -> str:
     """A fingerprint that another process can compare."""
-    return blake2b(repr(content(records)).encode(), digest_size=16).hexdigest()
+    return blake2b(repr(content(results)).encode(), digest_size=16).hexdigest()
 
 
 def flat_numbers(value: Any) -> Array:
@@ -65,7 +88,7 @@ def flat_numbers(value: Any) -> Array:
     return np.concatenate([np.empty(0), *numbers])
 
 
-def first_difference(one: list[Record], other: list[Record]) -> str | None:
+def first_difference(one: list[StepResult], other: list[StepResult]) -> str | None:
     """Where two histories part, and how; None if they do not."""
     step = 0
     for left, right in zip(one, other, strict=False):
@@ -73,7 +96,7 @@ def first_difference(one: list[Record], other: list[Record]) -> str | None:
         when = f"after step {step}" if step else "after reset"
         if left.first != right.first:
             return f"{when} one starts a new episode and the other does not"
-        for name in Record._fields[1:]:
+        for name in ("obs", "reward", "terminated", "truncated"):
             if difference := _difference(getattr(left, name), getattr(right, name)):
                 return f"{when} {'the observation' if name == 'obs' else name}{difference}"
     return None
@@ -94,13 +117,13 @@ def _difference(one: Any, other: Any) -> str:
     return f" is {brief(one)} and {brief(other)}"
 
 
-def drift_apart(one: list[Record], other: list[Record], tolerance: float) -> bool:
+def drift_apart(one: list[StepResult], other: list[StepResult], tolerance: float) -> bool:
     """Whether the first difference is within an episode and within the tolerance."""
     for left, right in zip(one, other, strict=False):
         if not identical(left, right):
-            here, there = (flat_numbers((record.obs, record.reward)) for record in (left, right))
+            here, there = (flat_numbers((each.obs, each.reward)) for each in (left, right))
             close = here.shape == there.shape and np.allclose(here, there, tolerance, tolerance)
-            return close and not left.first and left[3:] == right[3:]
+            return close and not left.first and left[3:5] == right[3:5]
     return True
 
 

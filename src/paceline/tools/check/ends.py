@@ -15,7 +15,7 @@ from ...rollout import Array
 from ..findings import Finding, Level
 from .environment import CheckedEnv, EnvFactory
 from .episodes import Episode, PlayStats
-from .player import Player, ends
+from .player import Player
 from .rules import found
 
 FEW = 4
@@ -127,7 +127,7 @@ def resets_itself(factory: EnvFactory, spec: ActionSpec, seconds: float) -> bool
         player = Player(env, spec, factory.request.seed, actions=2)
         for _ in range(SEARCHED):
             calls = 0
-            if ends(player.next().result):
+            if player.next().ends:
                 return calls > 0
             if time.monotonic() > until:
                 break

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +22,7 @@ from ...errors import BadInput
 from ...processes.heartbeat import Heartbeat
 from ...rollout import Rollout
 from ..findings import Finding
-from .compare import brief
+from .compare import StepResult, brief
 from .rules import found
 
 CALLS = ("import", "__init__", "reset", "step", "close", "measure")
@@ -153,16 +153,6 @@ def _first_row(batched: Any) -> Any:
     return batched[0]
 
 
-class StepResult(NamedTuple):
-    """What reset() or step() returned; after reset() there is no reward and nothing has ended."""
-
-    obs: Any
-    info: dict[str, Any]
-    reward: Any = 0.0
-    terminated: Any = False
-    truncated: Any = False
-
-
 class CheckedEnv:
     """One environment; a call that fails raises `CallFailed` with the finding."""
 
@@ -184,7 +174,7 @@ class CheckedEnv:
         result = self._call("reset", lambda: self.env.reset(seed=seed))
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise CallFailed(found("reset-form", value=describe_type(result)))
-        return StepResult(*result)
+        return StepResult(*result, first=True)
 
     def step(self, action: Any) -> StepResult:
         self.age += 1

@@ -15,9 +15,9 @@ import numpy as np
 from ...envs.spaces import ACTION_MASK, ActionSpec
 from ...rollout import Array
 from ..findings import Finding, FindingLog
-from .compare import flat_numbers, identical
+from .compare import StepResult, as_bool, flat_numbers, identical
 from .environment import SHOWS_NEXT, CallFailed, CheckedEnv, EnvFactory
-from .player import Played, Player, as_bool
+from .player import Player
 from .rules import found
 from .values import Fault, faults
 
@@ -83,16 +83,16 @@ class PlayStats:
     def ended(self) -> list[Episode]:
         return [episode for episode in self.episodes if episode.ended]
 
-    def add(self, played: Played, space: gym.Space[Any], spec: ActionSpec) -> None:
+    def add(self, result: StepResult, space: gym.Space[Any], spec: ActionSpec) -> None:
         """Take in one more result."""
-        first, result, over = played
+        first, over = result.first, result.over
         if first:
             self.episodes.append(Episode())
         episode = self.episodes[-1]
         self.results += 1
         self.steps += not first
         episode.length += not first
-        for fault in faults(result, space, spec, over):
+        for fault in faults(result, space, spec):
             self.faults.setdefault((fault.code, fault.place), (fault, episode.length))
             self.fault_counts[fault.code, fault.place] += 1
         self._compare_observations(result.obs)

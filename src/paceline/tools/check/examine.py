@@ -18,7 +18,7 @@ from .compare import digest, flat_numbers
 from .ends import about_ends
 from .environment import CallFailed, CheckedEnv, EnvFactory
 from .episodes import PlayStats, play_randomly
-from .player import Player, action_mask, ends
+from .player import Player, action_mask
 from .rules import found
 from .seeding import about_seeding, make_reference
 from .speed import Measured
@@ -101,7 +101,7 @@ def _try_once(factory: EnvFactory, log: FindingLog, outcome: Outcome) -> ActionS
         observation_spec(env.observation_space, spec, checked.reset(seed).info)
     except BadInput as error:
         raise CallFailed(found("space-unusable", error=str(error))) from error
-    Player(checked, spec, seed).records(2)
+    Player(checked, spec, seed).results(2)
     try:
         checked.close()
     except CallFailed as failed:
@@ -117,7 +117,7 @@ def _compare_seeds(
         log.add(finding)
     codes = {finding.code for finding in log.findings}
     if "seeding-inexact" not in codes and not log.has("risky", "seeding", "copies"):
-        outcome.results, outcome.digest = len(reference.records), digest(reference.records)
+        outcome.results, outcome.digest = len(reference.results), digest(reference.results)
 
 
 def _look_at_ends(
@@ -161,7 +161,7 @@ def try_bounds(factory: EnvFactory, spec: ActionSpec, seconds: float, log: Findi
                 if not np.isfinite(flat_numbers((result.obs, result.reward))).all():
                     log.add(found("action-nan", name=name, step=env.age, place=name))
                     break
-                if ends(result):
+                if result.ends:
                     break
         except CallFailed as failed:
             if not log.has("risky", "step", "reset"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from ...envs.adapters import ActionAdapter
 from ...envs.env_columns import is_gymnasium_env
 from ...envs.spaces import ACTION_MASK, ActionSpec
 from ...rollout import Array
-from .compare import Record, identical
-from .environment import CheckedEnv, StepResult
+from .compare import StepResult, identical
+from .environment import CheckedEnv
 
 MAX_TRIED = 32
 """Discrete actions that are tried one by one."""
@@ -53,15 +53,6 @@ def action_mask(result: StepResult, spec: ActionSpec) -> Array | None:
     return flat if len(flat) == sum(spec.choices) else None
 
 
-class Played(NamedTuple):
-    """One result in its episode."""
-
-    first: bool
-    result: StepResult
-    over: bool
-    """the episode has ended, by the environment or by the time limit"""
-
-
 class Player:
     """Plays at random without end; after an episode it resets with a new seed."""
 
@@ -74,27 +65,23 @@ class Player:
         self._last: StepResult | None = None
         self.changed_action = False
 
-    def next(self) -> Played:
+    def next(self) -> StepResult:
         if self._last is None:
             self._last = self.env.reset(self._seed)
             # A batch seeds its later episodes by itself.
             self._seed = (self._seed or 0) + NEXT_SEED if self.env.single else None
-            return Played(True, self._last, False)
+            return self._last
         action = self.random_action(self._last)
         given = copy.copy(action)
-        result = self.env.step(action)
+        result, limit = self.env.step(action), self.env.limit
         self.changed_action = self.changed_action or not identical(given, action)
-        over = ends(result) or (self.env.limit is not None and self.env.age >= self.env.limit)
+        over = result.ends or (limit is not None and self.env.age >= limit)
         self._last = None if over else result
-        return Played(False, result, over)
+        return result._replace(over=over)
 
-    def record(self) -> Record:
-        first, result, _ = self.next()
-        obs, reward = copy.deepcopy((result.obs, result.reward))
-        return Record(first, obs, reward, as_bool(result.terminated), as_bool(result.truncated))
-
-    def records(self, number: int) -> list[Record]:
-        return [self.record() for _ in range(number)]
+    def results(self, number: int) -> list[StepResult]:
+        """Copies of the next ones."""
+        return [self.next().copied() for _ in range(number)]
 
     def random_action(self, last: StepResult) -> Any:
         """As a run would hand it over; none that the last result forbids."""
@@ -115,16 +102,3 @@ class Player:
             last = np.array([spec.sizes]) - 1
             named = {"the first of every choice": 0 * last, "the last of every choice": last}
         return {name: self._adapt(action)[0] for name, action in named.items()}
-
-
-def ends(result: StepResult) -> bool:
-    """Whether the environment itself has ended the episode."""
-    return as_bool(result.terminated) or as_bool(result.truncated)
-
-
-def as_bool(flag: Any) -> bool:
-    """A flag of any type."""
-    try:
-        return bool(np.any(flag))
-    except (TypeError, ValueError):
-        return bool(flag)

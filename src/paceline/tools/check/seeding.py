@@ -14,12 +14,12 @@ import numpy as np
 from ...config.text import listed
 from ...envs.spaces import ActionSpec, action_spec
 from ..findings import Finding
-from .compare import Record, digest, drift_apart, first_difference
+from .compare import StepResult, digest, drift_apart, first_difference
 from .environment import CheckedEnv, EnvFactory
 from .player import Player
 from .rules import found
 
-RECORDS, MIN_RECORDS = 200, 6
+RESULTS, MIN_RESULTS = 200, 6
 """Results of a history."""
 USED = 4
 """Results after which an instance counts as used."""
@@ -31,7 +31,7 @@ ROUNDING, SETTLING = 1e-5, 0.01
 class Reference:
     """A history to compare others with, and the shared generators that making it has touched."""
 
-    records: list[Record]
+    results: list[StepResult]
     call: str
     """the first that touched one: reset or step"""
     generators: str
@@ -44,34 +44,34 @@ def make_reference(factory: EnvFactory, spec: ActionSpec, seconds: float) -> Ref
         until = time.monotonic() + seconds
         player = Player(env, spec, factory.request.seed)
         before = generator_states()
-        records = [player.record()]
+        results = [player.next().copied()]
         after_reset = generator_states()
-        while len(records) < RECORDS and (time.monotonic() < until or len(records) < MIN_RECORDS):
-            records.append(player.record())
+        while len(results) < RESULTS and (time.monotonic() < until or len(results) < MIN_RESULTS):
+            results.append(player.next().copied())
     touched = touched_generators(before, generator_states())
     in_reset = bool(touched_generators(before, after_reset))
-    return Reference(records, "reset" if in_reset else "step", listed(touched) if touched else "")
+    return Reference(results, "reset" if in_reset else "step", listed(touched) if touched else "")
 
 
 def replay(factory: EnvFactory) -> str:
     """Digest of the reference, which another process has made, when it is played here."""
     with CheckedEnv(factory) as env:
         player = Player(env, action_spec(env.env.action_space), factory.request.seed)
-        return digest(player.records(factory.request.replay))
+        return digest(player.results(factory.request.replay))
 
 
 def about_seeding(factory: EnvFactory, spec: ActionSpec, known: Reference) -> Iterator[Finding]:
     """The reference against other instances, seeds and actions."""
-    seed, records = factory.request.seed, known.records
+    seed, results = factory.request.seed, known.results
     with CheckedEnv(factory) as env:
 
-        def play(of_seed: int, actions: int = 0, results: int = len(records)) -> list[Record]:
-            return Player(env, spec, of_seed, actions).records(results)
+        def play(of_seed: int, actions: int = 0, number: int = len(results)) -> list[StepResult]:
+            return Player(env, spec, of_seed, actions).results(number)
 
         again = play(seed)
-        if difference := first_difference(records, again):
+        if difference := first_difference(results, again):
             facts = {"seed": seed, "difference": difference}
-            if drift_apart(records, again, ROUNDING):
+            if drift_apart(results, again, ROUNDING):
                 yield found("seeding-inexact", **facts)
             elif factory.single:
                 yield found("seeding-differs", **facts, cause=_cause(known, env, seed))
@@ -80,32 +80,32 @@ def about_seeding(factory: EnvFactory, spec: ActionSpec, known: Reference) -> It
             return
         if known.generators:
             yield found("seeding-shared", call=known.call, generators=known.generators)
-        play(seed + 1, results=USED)
+        play(seed + 1, number=USED)
         later, others = play(seed), [play(seed + 2)]
-        if carried := first_difference(records, later):
-            drifts = drift_apart(records, later, SETTLING)
+        if carried := first_difference(results, later):
+            drifts = drift_apart(results, later, SETTLING)
             code = "seeding-drifts" if drifts else "seeding-carried-over"
             yield found(code, seed=seed, difference=carried)
         else:
-            beside, other = _side_by_side(factory, spec, len(records))
+            beside, other = _side_by_side(factory, spec, len(results))
             others.append(other)
-            if difference := first_difference(records, beside):
+            if difference := first_difference(results, beside):
                 yield found("copies-interfere", difference=difference)
-        if not any(first_difference(records, other) for other in others):
-            yield found("seeding-constant", seeds=len(others) + 1, results=len(records))
+        if not any(first_difference(results, other) for other in others):
+            yield found("seeding-constant", seeds=len(others) + 1, results=len(results))
         elif not carried:
-            yield found("seeding-ok", results=len(records))
-        if first_difference(records, play(seed, actions=1)) is None:
-            yield found("action-ignored", results=len(records))
+            yield found("seeding-ok", results=len(results))
+        if first_difference(results, play(seed, actions=1)) is None:
+            yield found("action-ignored", results=len(results))
 
 
-def _side_by_side(factory: EnvFactory, spec: ActionSpec, number: int) -> list[list[Record]]:
+def _side_by_side(factory: EnvFactory, spec: ActionSpec, number: int) -> list[list[StepResult]]:
     """The reference's seed and the next one, in two instances stepped in turns."""
     with CheckedEnv(factory) as one, CheckedEnv(factory) as other:
         players = [
             Player(env, spec, factory.request.seed + i) for i, env in enumerate((one, other))
         ]
-        turns = [[player.record() for player in players] for _ in range(number)]
+        turns = [[player.next().copied() for player in players] for _ in range(number)]
     return [[turn[i] for turn in turns] for i in range(2)]
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from ...config.text import printable
 from ...envs.spaces import ActionSpec
 from ...rollout import Array
-from .compare import brief, flat_numbers
-from .environment import StepResult, describe_type
+from .compare import StepResult, brief, flat_numbers
+from .environment import describe_type
 from .player import action_mask, given_mask
 
 ROUNDING = 1e-5
@@ -32,15 +32,12 @@ class Fault(NamedTuple):
     """which part of the observation, or which flag"""
 
 
-def faults(
-    result: StepResult, space: gym.Space[Any], spec: ActionSpec, over: bool
-) -> Iterator[Fault]:
-    """`over` where the episode has ended with this result."""
+def faults(result: StepResult, space: gym.Space[Any], spec: ActionSpec) -> Iterator[Fault]:
     yield from observation_faults(space, result.obs)
     yield from _reward_faults(result.reward)
     for name in ("terminated", "truncated"):
         yield from _flag_faults(name, getattr(result, name))
-    yield from _mask_faults(result, spec, over)
+    yield from _mask_faults(result, spec)
     if (size := _bytes(result.info)) > HUGE_INFO:
         yield Fault("info-large", {"megabytes": size / 1e6})
 
@@ -164,14 +161,16 @@ def _flag_faults(name: str, flag: Any) -> Iterator[Fault]:
     yield Fault(code, {"value": f"{brief(flag)}, {describe_type(flag)}"}, name)
 
 
-def _mask_faults(result: StepResult, spec: ActionSpec, over: bool) -> Iterator[Fault]:
+def _mask_faults(result: StepResult, spec: ActionSpec) -> Iterator[Fault]:
     given, mask = given_mask(result), action_mask(result, spec)
     if given is None or not spec.choices:
         return
     if mask is None:
         entries = f"{flat_numbers(given).size} entries"
         yield Fault("mask-length", {"entries": entries, "actions": sum(spec.choices)})
-    elif not over and not np.logical_or.reduceat(mask, np.cumsum((0, *spec.choices[:-1]))).all():
+        return
+    allowed = np.logical_or.reduceat(mask, np.cumsum((0, *spec.choices[:-1])))
+    if not result.over and not allowed.all():
         yield Fault("mask-empty", {})
 
 
