@@ -101,8 +101,10 @@ class Case(NamedTuple):
 CASES = []
 
 
-def fault(code, facts=None, base=Right, limit=200, **members):
-    """`base` with these members has this finding."""
+def fault(code, facts=None, base=Right, limit=200, space=..., actions=..., **members):
+    """`base` with these members and spaces has this finding."""
+    spaces = {"observation_space": space, "action_space": actions}
+    members |= {name: given for name, given in spaces.items() if given is not ...}
     CASES.append(Case(code, facts or {}, type("Faulty", (base,), members), limit))
 
 
@@ -135,7 +137,7 @@ def changed_look(change):
 # Making it, reset() and step()
 fault("make-raises", __init__=raising(RuntimeError("no license")))
 fault("reset-raises", reset=raising(KeyError("level")))
-fault("step-raises", {"step": 7}, over=lambda self: 1 / (7 - self.time) < 0)
+fault("step-raises", {"step": 7}, over=lambda env: 1 / (7 - env.time) < 0)
 fault("step-raises", {"step": 1}, over=raising(SystemExit(4)))
 fault("step-form", {"value": "a tuple of 4"}, step=lambda *given: Right.step(*given)[:4])
 fault(
@@ -143,9 +145,9 @@ fault(
     {"value": "an array of shape (2,)"},
     reset=lambda self, seed=None, options=None: Right.reset(self, seed=seed)[0],
 )
-fault("reset-seed", reset=lambda self: Right.reset(self))
-fault("space-missing", {"name": "observation_space"}, observation_space=None)
-fault("space-unusable", observation_space=Text(5))
+fault("reset-seed", reset=lambda env: Right.reset(env))
+fault("space-missing", {"name": "observation_space"}, space=None)
+fault("space-unusable", space=Text(5))
 
 # Observations
 BYTES, STATE = Box(0, 255, (2,), np.uint8), Right.observation_space
@@ -168,81 +170,77 @@ fault(
 fault(
     "observation-shape",
     {"place": "['state'][0]"},
-    observation_space=Dict({"state": Tuple([STATE])}),
+    space=Dict({"state": Tuple([STATE])}),
     look=changed_look(lambda _, o: {"state": (o[:1],)}),
 )
-fault("observation-outside", {"entry": 0, "low": -2.0}, observation_space=Box(-2, 2, (2,)))
-fault("observation-near", {"high": 5.0}, observation_space=Box(-5, 5, (2,)))
+fault("observation-outside", {"entry": 0, "low": -2.0}, space=Box(-2, 2, (2,)))
+fault("observation-near", {"high": 5.0}, space=Box(-5, 5, (2,)))
 fault(
     "observation-choice",
     {"value": "3", "space": "Discrete(3)"},
-    observation_space=Discrete(3),
-    look=lambda self: min(self.time, 3),
+    space=Discrete(3),
+    look=lambda env: min(env.time, 3),
 )
 fault(  # the number wraps around
     "observation-choice",
-    observation_space=BYTES,
-    look=lambda self: np.array([self.time + 250, 0]),
+    space=BYTES,
+    look=lambda env: np.array([env.time + 250, 0]),
 )
 fault(
     "observation-fraction",
     {"dtype": "uint8"},
-    observation_space=BYTES,
+    space=BYTES,
     look=changed_look(lambda _, o: np.clip(o / 10, 0, 1)),
 )
 fault(
     "observation-missing",
     {"key": "'goal'"},
-    observation_space=STATE_AND_GOAL,
+    space=STATE_AND_GOAL,
     look=changed_look(lambda _, o: {"state": o}),
 )
 fault(
     "observation-structure",
     {"value": "an array of shape (2,)", "expected": "a dict"},
-    observation_space=STATE_AND_GOAL,
+    space=STATE_AND_GOAL,
 )
 fault(
     "observation-undeclared",
     {"key": "'clock'"},
-    observation_space=Dict({"state": STATE}),
+    space=Dict({"state": STATE}),
     look=changed_look(lambda _, o: {"state": o, "clock": 1}),
 )
-fault("observation-type", {"value": "'far'"}, look=lambda self: "far")
+fault("observation-type", {"value": "'far'"}, look=lambda env: "far")
 for value, when in ((np.nan, 9), (np.inf, 3)):
     fault(
         "observation-nan",
         {"step": when},
-        observation_space=NoEnd.observation_space,
+        space=NoEnd.observation_space,
         look=lambda env, v=value, t=when: Right.look(env) + (v if env.time == t else 0),
     )
 fault("observation-aliased", look=same_array_again)
 fault("observation-dtype", {"type": "float64"}, look=changed_look(lambda _, o: o.astype(float)))
-fault("observation-dtype", {"type": "list"}, look=lambda self: [self.place, self.speed])
-fault("observation-constant", {"steps": 1_200}, look=lambda self: np.ones(2, np.float32))
-fault(
-    "observation-large",
-    observation_space=Box(-1e6, 1e6, (2,)),
-    look=changed_look(lambda _, o: 1e4 * o),
-)
+fault("observation-dtype", {"type": "list"}, look=lambda env: [env.place, env.speed])
+fault("observation-constant", {"steps": 1_200}, look=lambda env: np.ones(2, np.float32))
+fault("observation-large", space=Box(-1e6, 1e6, (2,)), look=changed_look(lambda _, o: 1e4 * o))
 
 # Rewards, flags, info and masks
 
 
 def masks(of_time):
     """An info with the mask that a step has, or without one."""
-    return lambda self: {} if (mask := of_time(self.time)) is None else {"action_mask": mask}
+    return lambda env: {} if (mask := of_time(env.time)) is None else {"action_mask": mask}
 
 
 ALL = np.ones(2, np.int8)
-fault("reward-nan", {"step": 6}, reward=lambda self: np.nan if self.time == 6 else 1)
-fault("reward-type", reward=lambda self: None)
-fault("reward-type", reward=lambda self: "1")
-fault("reward-array", reward=lambda self: np.array([self.place]))
-fault("reward-zero", {"steps": 1_200}, reward=lambda self: 0.0)
-fault("reward-large", reward=lambda self: 1e5 * self.place)
-fault("flag-value", {"place": "terminated"}, over=lambda self: 0.5 * Right.over(self))
-fault("flag-type", {"place": "terminated"}, over=lambda self: int(Right.over(self)))
-fault("info-large", {"megabytes": 0.8}, info=lambda self: {"map": np.zeros(100_000)})
+fault("reward-nan", {"step": 6}, reward=lambda env: np.nan if env.time == 6 else 1)
+fault("reward-type", reward=lambda env: None)
+fault("reward-type", reward=lambda env: "1")
+fault("reward-array", reward=lambda env: np.array([env.place]))
+fault("reward-zero", {"steps": 1_200}, reward=lambda env: 0.0)
+fault("reward-large", reward=lambda env: 1e5 * env.place)
+fault("flag-value", {"place": "terminated"}, over=lambda env: 0.5 * Right.over(env))
+fault("flag-type", {"place": "terminated"}, over=lambda env: int(Right.over(env)))
+fault("info-large", {"megabytes": 0.8}, info=lambda env: {"map": np.zeros(100_000)})
 fault("mask-empty", {"step": 4}, info=masks(lambda time: ALL * (time != 4)))
 fault(
     "mask-length",
@@ -286,12 +284,12 @@ SEEDS_NUMPY = changed_reset(before=lambda _, seed: np.random.seed(seed))
 fault(
     "seeding-differs",
     {"cause": "it draws from numpy's np.random"},
-    noise=lambda self: np.random.normal(),
+    noise=lambda env: np.random.normal(),
 )
 fault(
     "seeding-differs",
     {"cause": "it draws from Python's random", "difference": "after step 1"},
-    noise=lambda self: random.gauss(0, 1),
+    noise=lambda env: random.gauss(0, 1),
 )
 fault("seeding-differs", {"difference": "after reset"}, reset=unseeded_start)
 fault(
@@ -299,11 +297,11 @@ fault(
     {"cause": "reset() does not call super()"},
     reset=changed_reset(lambda seed: None),
 )
-fault("seeding-differs", noise=lambda self: 1e4 * time.perf_counter() % 1)
+fault("seeding-differs", noise=lambda env: 1e4 * time.perf_counter() % 1)
 fault("seeding-inexact", noise=inexact_noise)
 fault("seeding-drifts", noise=aging_noise)
 fault("seeding-shared", {"call": "reset", "generators": "numpy's np.random"}, reset=SEEDS_NUMPY)
-fault("copies-interfere", reset=SEEDS_NUMPY, noise=lambda self: np.random.normal())
+fault("copies-interfere", reset=SEEDS_NUMPY, noise=lambda env: np.random.normal())
 fault(
     "copies-interfere",
     shared=np.zeros(1),
@@ -312,8 +310,8 @@ fault(
 )
 fault(
     "seeding-carried-over",
-    __init__=lambda self: setattr(self, "own", np.random.default_rng(3)),
-    noise=lambda self: self.own.normal(),
+    __init__=lambda env: setattr(env, "own", np.random.default_rng(3)),
+    noise=lambda env: env.own.normal(),
 )
 fault("seeding-carried-over", reset=keep_speed)
 fault("seeding-constant", {"seeds": 3}, reset=changed_reset(lambda seed: 42))
@@ -332,7 +330,7 @@ def reset_at_end(self, obs, reward, over, *rest):
 
 def after(steps):
     """Terminated after so many steps, whatever the state."""
-    return {"base": NoEnd, "limit": None, "over": lambda self: self.time >= steps}
+    return {"base": NoEnd, "limit": None, "over": lambda env: env.time >= steps}
 
 
 fault("ends-never", {"steps": 1_200}, base=NoEnd, limit=None)
@@ -341,25 +339,22 @@ fault(
     "ends-time-limit",
     {"length": 30},
     limit=None,
-    over=lambda self: Right.over(self) or self.time >= 30,
+    over=lambda env: Right.over(env) or env.time >= 30,
 )
 fault(  # the observation shows the time
     "ends-horizon",
     {"length": 50},
-    look=lambda self: np.array([self.place, self.time], np.float32),
+    look=lambda env: np.array([env.place, env.time], np.float32),
     **after(50),
 )
 fault("ends-horizon", {"length": 6}, **after(6))
 fault(
     "ends-both-flags", step=changed_step(lambda _, o, r, over, __, info: (o, r, over, over, info))
 )
-fault("ends-first-step", over=lambda self: True)
+fault("ends-first-step", over=lambda env: True)
 fault("ends-stay-ended", over=stay_ended)
 fault("ends-self-reset", step=changed_step(reset_at_end))
-fault(
-    "ends-self-reset",
-    info=lambda self: {"final_observation": self.look()} if self.over() else {},
-)
+fault("ends-self-reset", info=lambda env: {"final_observation": env.look()} if env.over() else {})
 
 # Actions
 
@@ -381,34 +376,29 @@ def clip_in_place(self, action):
 
 
 NINE = Box(-2, 2, (9,), np.float32)
-fault("action-raises", {"name": "the highest action"}, action_space=NINE, push=fail_at_top)
+fault("action-raises", {"name": "the highest action"}, actions=NINE, push=fail_at_top)
 fault(
     "action-nan",
     {"name": "the lowest action"},
-    action_space=NINE,
+    actions=NINE,
     push=break_at_bottom,
     look=changed_look(lambda env, o: o * (np.nan if getattr(env, "broken", False) else 1)),
 )
 fault("action-changed", base=Boxed, push=clip_in_place)
-fault(
-    "action-unbounded",
-    {"count": 1, "size": 1},
-    base=Boxed,
-    action_space=Box(-np.inf, np.inf, (1,)),
-)
+fault("action-unbounded", {"count": 1, "size": 1}, base=Boxed, actions=Box(-np.inf, np.inf, (1,)))
 fault(
     "action-range",
     {"width": 2e9},
-    action_space=Box(-1e9, 1e9, (1,)),
-    push=lambda self, action: float(np.clip(action[0], -1, 1)),
+    actions=Box(-1e9, 1e9, (1,)),
+    push=lambda env, action: float(np.clip(action[0], -1, 1)),
 )
 fault(
     "action-empty-range",
     {"entry": 1, "low": 2.0},
     base=Boxed,
-    action_space=Box(np.array([-2, 2], np.float32), np.array([2, 2], np.float32)),
+    actions=Box(np.array([-2, 2], np.float32), np.array([2, 2], np.float32)),
 )
-fault("action-ignored", push=lambda self, action: 1.0)
+fault("action-ignored", push=lambda env, action: 1.0)
 
 # Closing
 STARTED = []
@@ -417,7 +407,7 @@ fault("close-raises", close=raising(OSError("already closed")))
 fault(
     "close-processes",
     {"names": "sleep"},
-    __init__=lambda self: STARTED.append(subprocess.Popen(["sleep", "60"])),
+    __init__=lambda env: STARTED.append(subprocess.Popen(["sleep", "60"])),
 )
 
 
