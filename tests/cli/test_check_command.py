@@ -199,8 +199,9 @@ def test_an_environment_that_waits_gets_more_workers_than_cpus(check):
 
 
 @pytest.mark.slow
-def test_a_suite_without_single_environments_is_looked_at_as_a_batch(check):
+def test_a_suite_without_single_environments_is_looked_at_as_a_batch(check, command):
     pytest.importorskip("envpool")
+    assert command("check", "envpool:Anything-v1").code == 2
     code, content = check("envpool:CartPole-v1")
     assert code == 0
     codes = {finding["code"] for finding in content["findings"]}
@@ -214,6 +215,7 @@ def test_a_suite_without_single_environments_is_looked_at_as_a_batch(check):
     [
         ((), ("name an environment",)),
         (("CartPole-v7",), ("CartPole-v7", "did you mean")),
+        (("gym:Anything-v1",), ("Anything-v1",)),
         (("no.such.module:Thing-v0",), ("no.such.module", "can't be imported")),
         (("toy:nothing",), ("toy:nothing", "toy:identity")),
         (("CartPole-v1", "--secnds", "1"), ("--secnds", "did you mean --seconds")),

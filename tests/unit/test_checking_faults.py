@@ -173,7 +173,7 @@ fault(
     space=Dict({"state": Tuple([STATE])}),
     look=changed_look(lambda _, o: {"state": (o[:1],)}),
 )
-fault("observation-outside", {"entry": 0, "low": -2.0}, space=Box(-2, 2, (2,)))
+fault("observation-outside", {"entry": 0, "low": -2.0, "high": 2.0}, space=Box(-2, 2, (2,)))
 fault("observation-near", {"high": 5.0}, space=Box(-5, 5, (2,)))
 fault(
     "observation-choice",

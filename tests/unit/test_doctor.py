@@ -29,7 +29,7 @@ GOOD = {"torch": "2.10.0+cpu", "gymnasium": "1.4.0", "numpy": "2.4.6"}
 LARGE, SMALL = Allowance(64 * GB, 64 * GB), Allowance(512 * MB, 100 * MB)
 TWO_SET = {"OMP_NUM_THREADS": "8", "MKL_NUM_THREADS": "1"}
 UNBOUND = {"OMP_PROC_BIND": "FALSE", "OMP_PLACES": "0"}
-SEVENTY = Allowance(100, 70)
+SEVENTY, TWENTY = Allowance(100, 70), Allowance(100, 20)
 AVX = "flags\t\t: fpu avx512_bf16 s\n"
 
 
@@ -106,7 +106,12 @@ CASES = {
     machine.processes: {
         "ok processes-ok": [(30_000, None, 2), (-1, None, 2)],
         "note processes-few": [(-1, SEVENTY, 2)],
-        "problem processes-few": [(30, None, 2), (30, SEVENTY, 2), (-1, SEVENTY, 32)],
+        "problem processes-few": [
+            (30, None, 2),
+            (30, SEVENTY, 2),
+            (9000, TWENTY, 2),
+            (-1, SEVENTY, 32),
+        ],
     },
     # The C++ compiler that torch looks for, and no other.
     software.compiler: {
@@ -172,7 +177,7 @@ def test_a_check_finds_what_it_is_there_for(check, expected, arguments):
         (machine.processes(30, None, 2), {"more": "raise ulimit -u"}),
         (machine.processes(-1, SEVENTY, 2), {"left": 70}),
         (machine.processes(30, SEVENTY, 2), {"left": 30}),
-        (machine.processes(9000, Allowance(100, 20), 2), {"left": 20}),
+        (machine.processes(9000, TWENTY, 2), {"left": 20}),
         (machine.processes(30_000, None, 2), {"left": "30,000"}),
         (machine.processes(-1, None, 2), {"left": "any number of"}),
         (software.compiler(None, "linux", which("clang++")), {"other": "clang++", "wanted": "g++"}),

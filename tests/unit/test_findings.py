@@ -29,6 +29,8 @@ observation:
     note: it is large
     why: it is slow
     fix: divide it
+  far:
+    risky: it is far
 ends:
   fine:
     ok: all is well
@@ -86,6 +88,7 @@ def test_the_worst_comes_first_then_by_topic(rules):
         (("large", "fine"), "nothing to fix, 1 note", False),
         (("nan", "nan", "large", "large"), "2 wrong, 2 notes", True),
         (("files", "files"), "2 problems", True),
+        (("far",), "1 risky", True),
     ],
 )
 def test_only_what_is_worse_than_a_note_has_to_be_fixed(report, codes, summary, failed):
