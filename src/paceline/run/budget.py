@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge, Le
+from pydantic import ConfigDict
 
 from ..config.schema import Config
 from ..config.values import seconds
 
 RECENT = 100
 """Episodes in the running mean return."""
+MOST = Le(2**53)
+"""Iterations, steps or seconds that are believed of a checkpoint."""
 
 
 @dataclass
 class Progress:
-    """How far a run has come, over all its sessions."""
+    """How far a run has come, over all its sessions; state.json holds these fields."""
 
-    iter: int = 0
-    steps: int = 0
-    time: float = 0.0
+    __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
+
+    iter: Annotated[int, Ge(0), MOST] = 0
+    steps: Annotated[int, Ge(0), MOST] = 0
+    time: Annotated[float, Ge(0), MOST] = 0.0
     """seconds of training"""
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    recent: deque[float] = field(default_factory=deque)
     """returns of the last `RECENT` episodes"""
     first: list[float] = field(default_factory=list)
     """returns of the first `RECENT` episodes"""
-    episodes: int = 0
+    episodes: Annotated[int, Ge(0), MOST] = 0
     best: float | None = None
     """mean return of the best evaluation"""
+
+    def __post_init__(self) -> None:
+        self.recent = deque(self.recent, RECENT)
 
     def add_episode(self, episode_return: float) -> None:
         self.episodes += 1

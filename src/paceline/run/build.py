@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -34,8 +35,8 @@ from .topology import Topology, topology_of
 
 log = logging.getLogger("paceline")
 
-OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory")
-"""In the text of torch's RuntimeErrors."""
+OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", os.strerror(errno.ENOMEM))
+"""In the text of errors of torch and of the system."""
 
 
 @dataclass(frozen=True)
@@ -286,12 +287,8 @@ def _explained_memory_errors(config: Config) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
-        refused = isinstance(error, MemoryError) or any(
-            word in str(error) for word in OUT_OF_MEMORY
-        )
-        if isinstance(error, OSError):
-            refused = error.errno == errno.ENOMEM
-        if not refused:
+        named = any(words in str(error) for words in OUT_OF_MEMORY)
+        if not named and not isinstance(error, MemoryError):
             raise
         rows = config.columns * config.rollout_steps
         raise OutOfMemory(

@@ -6,11 +6,9 @@ import json
 import logging
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Ge, Le
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter, ValidationError
 
 from ..config.schema import Config
 from ..envs.columns import ReplayMismatch
@@ -24,7 +22,7 @@ from ..samplers.block import format_differences
 from ..samplers.serial import Serial
 from ..storage import checkpoint
 from ..storage.arrays import check_like, under_prefix
-from ..storage.checkpoint import Checkpoint
+from ..storage.checkpoint import FACTS, Checkpoint
 from ..storage.files import shown
 from .budget import Progress
 from .build import Parts
@@ -32,27 +30,8 @@ from .directory import CONFIG, fixed
 
 log = logging.getLogger("paceline")
 
-MAX_COUNT = 2**53
-"""Largest number of iterations, steps or seconds that is believed."""
 LONG_REPLAY = 1_000_000
 """Environment steps from which a replay on resume is announced."""
-
-
-@with_config(ConfigDict(strict=True, allow_inf_nan=False))
-class Facts(TypedDict):
-    """What state.json holds beside the network."""
-
-    iter: Annotated[int, Ge(0), Le(MAX_COUNT)]
-    steps: Annotated[int, Ge(0), Le(MAX_COUNT)]
-    time: Annotated[float, Ge(0), Le(MAX_COUNT)]
-    recent: list[float]
-    first: list[float]
-    episodes: Annotated[int, Ge(0), Le(MAX_COUNT)]
-    best: float | None
-    evaluated: float | None
-    """mean return of the evaluation that was made with these weights"""
-    config: dict[str, Any]
-    """options that affect learning"""
 
 
 def gather_state(parts: Parts) -> dict[str, Array] | None:
@@ -119,12 +98,13 @@ def check_spaces(path: Path, found: Checkpoint, env_info: EnvInfo) -> None:
 
 def restore(path: Path, found: Checkpoint, config: Config, parts: Parts) -> Progress:
     """Load a checkpoint into learner and sampler; how far the run had come."""
-    facts, sync = _checked_facts(path, found.facts), parts.sync
+    progress, sync = _read_progress(path, found.facts), parts.sync
+    before = found.facts["config"]
     for name, value in fixed(config).items():
-        if facts["config"].get(name, value) != value:
+        if before.get(name, value) != value:
             raise BadInput(
-                f"{name} is {value!r} in {CONFIG} and was {facts['config'][name]!r} when "
-                f"{shown(path)} was made; put it back, since it affects learning"
+                f"{name} is {value!r} in {CONFIG} and was {before[name]!r} when {shown(path)} was "
+                "made; put it back, since it affects learning"
             )
     began = time.perf_counter()
     different: list[ReplayMismatch] = []
@@ -134,7 +114,7 @@ def restore(path: Path, found: Checkpoint, config: Config, parts: Parts) -> Prog
         check_like(learner, parts.learner.state())
         parts.learner.restore(learner)
         if isinstance(parts.sampler, Serial) and not parts.topology.lockstep:
-            parts.sampler.skip(facts["iter"])
+            parts.sampler.skip(progress.iter)
         elif parts.sampler is not None:
             different = parts.sampler.restore(sampler)
     except (ValueError, KeyError, OverflowError, MemoryError) as error:
@@ -148,25 +128,28 @@ def restore(path: Path, found: Checkpoint, config: Config, parts: Parts) -> Prog
     parts.publish()
     if sync.rank == 0:
         log.info(f"resuming from {shown(path)} ({time.perf_counter() - began:.1f} s)")
-        if facts["evaluated"] and facts["evaluated"] == facts["best"]:
+        if progress.best is not None and found.facts["evaluated"] == progress.best:
             checkpoint.mark_best(path)  # in case the run was killed before it could
-    progress = Progress(facts["iter"], facts["steps"], facts["time"], best=facts["best"])
-    progress.first, progress.episodes = facts["first"], facts["episodes"]
-    progress.recent.extend(facts["recent"])
     return progress
 
 
-def _checked_facts(path: Path, facts: dict[str, Any]) -> Facts:
-    place = shown(path / "state.json")
+def _read_progress(path: Path, facts: dict[str, Any]) -> Progress:
+    """From state.json, which is refused unless it holds all that `make_checkpoint` writes."""
+    place = shown(path / FACTS)
+    needed = {*vars(Progress()), "evaluated", "config"}
+    if missing := needed - facts.keys():
+        raise BadInput(f"{place}: there is no {min(missing)}")
     try:
-        checked = TypeAdapter(Facts).validate_python(facts)
+        progress = TypeAdapter(Progress).validate_json(json.dumps(facts))
     except ValidationError as error:
         cause = error.errors()[0]
         name = ".".join(str(part) for part in cause["loc"])
         raise BadInput(f"{place}: {name}: {cause['msg']}") from None
-    if checked["iter"] != int(path.name):
-        raise BadInput(f"{place}: iter is {checked['iter']}, not {int(path.name)}")
-    return checked
+    if progress.iter != int(path.name):
+        raise BadInput(f"{place}: iter is {progress.iter}, not {int(path.name)}")
+    if not isinstance(facts["config"], dict):
+        raise BadInput(f"{place}: config does not hold names and values")
+    return progress
 
 
 def load_initial_weights(source: str, parts: Parts) -> None:
