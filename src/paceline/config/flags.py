@@ -9,6 +9,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NoReturn, get_type_hints
@@ -87,6 +88,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if make is dataclasses.MISSING else make()
 
 
+@cache
 def _docstrings(kind: type) -> dict[str, str]:
     """The docstring under each field of a dataclass and of its bases."""
     found: dict[str, str] = {}
