@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import shlex
 import shutil
 import signal
 import subprocess
@@ -85,16 +86,10 @@ class Hanging(CartPoleEnv):
 
 gym.register("Hanging-v0", Hanging, max_episode_steps=500)
 """
-FLAGS = [
-    "--env-id=hanging:Hanging-v0",
-    "--preset=none",
-    "--num-envs=2",
-    "--rollout-steps=16",
-    "--compile=off",
-    "--track=none",
-    "--eval-episodes=1",
-    "--output-dir=run",
-]
+FLAGS = shlex.split(
+    "--env-id hanging:Hanging-v0 --preset none --num-envs 2 --rollout-steps 16 --compile off "
+    "--track none --eval-episodes 1 --output-dir run"
+)
 
 
 @pytest.fixture
@@ -222,7 +217,7 @@ def test_a_terminal_that_is_closed_stops_the_run_with_its_own_code(start, shell)
     (shell.folder / "hanging.py").write_text(HANGING)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*PACELINE, "train", *FLAGS, "--total-iters", "100000"],
+        [*PACELINE, "train", *map(str, FLAGS), "--total-iters", "100000"],
         **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
         cwd=shell.folder,
         env=shell.environment(),
