@@ -25,7 +25,7 @@ from ..processes.lifetime import exit_reason
 from ..processes.shared_memory import anonymous_file
 from ..processes.stopping import interruptible
 from ..rollout import Array, Rollout
-from .block import format_differences
+from .block import format_differences, unpack_counters
 from .ledger import Ledger
 from .pool import TICK, Arrival, PoolSpec
 from .worker import Begin, Crashed, Done, Fill, FromWorker, Ready, Setup, ToWorker
@@ -193,7 +193,7 @@ class ProcessPool:
         self.env_restarts += done.failures - worker.env_restarts
         worker.env_restarts = done.failures
         rollout = worker.slots[done.slot]
-        snapshot = worker.ledger.record(rollout, done.counters)
+        snapshot = worker.ledger.record(rollout, unpack_counters(*done.counters))
         return Arrival(worker.number, done.slot, rollout, done.episodes, snapshot)
 
     def _shorten(self, trace: str) -> str:

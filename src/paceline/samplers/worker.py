@@ -24,8 +24,8 @@ from ..envs.suites.gym import register
 from ..errors import BadInput, EnvironmentFailed, PacelineError
 from ..processes.channel import Channel, LogMessage, LogSender
 from ..processes.lifetime import exit_now, ignore_stop_signals
-from ..rollout import Episode, Rollout
-from .block import Block
+from ..rollout import Array, Episode, Rollout
+from .block import Block, pack_counters
 from .ledger import Snapshot
 from .unroll import RolloutCancelled
 from .worker_memory import PublishedWeights, WorkerMemory
@@ -66,8 +66,8 @@ class Ready:
 @dataclass(frozen=True)
 class Done:
     slot: int
-    counters: Snapshot
-    """of `Block.counters`"""
+    counters: tuple[Array, Snapshot]
+    """from `pack_counters`"""
     episodes: list[Episode]
     failures: int
     """environments rebuilt by this process so far"""
@@ -161,5 +161,5 @@ def _serve(
             case Fill(slot):
                 block.load(weights, published.read(weights))
                 episodes = block.fill(slots[slot])
-                failures = block.columns.failures
-                channel.send(Done(slot, block.counters(), episodes, failures))
+                counters = pack_counters(block.counters())
+                channel.send(Done(slot, counters, episodes, block.columns.failures))
