@@ -68,7 +68,7 @@ class Run:
         return [json.loads(line) for line in self.text("metrics.jsonl").splitlines()]
 
     def learned(self):
-        """The metrics that depend on what was learnt, and not on the clock."""
+        """The metrics that depend on what was learned, and not on the clock."""
         return [
             {name: value for name, value in line.items() if not name.startswith(TIMING)}
             for line in self.metrics()

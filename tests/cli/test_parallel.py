@@ -222,6 +222,11 @@ def test_the_metrics_of_workers_hold_the_time_the_learner_waited(train):
         assert (line["lag_mean"], line["lag_max"]) == (0.0, 0)
 
 
+def test_the_metrics_of_a_serial_run_have_no_wait(train):
+    _, run = train("--num-envs", 4)
+    assert {line["t_wait"] for line in run.metrics()} == {0.0}
+
+
 def test_the_metrics_of_a_stream_hold_the_lag_of_its_rollouts(train):
     options = ("--num-workers", 2, "--num-envs", 4, "--log-every", 1)
     _, run = train("--algo", "impala", *options, iters=40)

@@ -122,19 +122,21 @@ def stopped(command, within=12.0, code=75):
 
 
 @pytest.mark.parametrize(
-    ("what", "flags", "given"),
+    ("what", "flags", "after", "within"),
     [
-        ("sleep", ("--total-iters", 4), {"after": 70}),
-        slow("loop", ("--total-iters", 4), {"after": 70}),
-        slow("sleep", ("--total-iters", 4, "--num-workers", 2), {"after": 40}),
-        ("sleep", ("--total-iters", 2), {"after": 64}),
+        ("sleep", ("--total-iters", 4), 70, 8),
+        slow("loop", ("--total-iters", 4), 70, 8),
+        slow("sleep", ("--total-iters", 4, "--num-workers", 2), 40, 10),
+        ("sleep", ("--total-iters", 2), 64, 8),
     ],
     ids=["asleep", "busy", "in workers", "in the last evaluation"],
 )
-def test_an_environment_that_hangs_is_left_and_what_was_learnt_saved(start, what, flags, given):
-    command = start(what, *flags, **given)
+def test_an_environment_that_hangs_is_left_and_what_was_learned_saved(
+    start, what, flags, after, within
+):
+    command = start(what, *flags, after=after)
     hangs(command)
-    assert stopped(command) < 10
+    assert stopped(command) < within
     assert command.err == "paceline: stopped by SIGTERM\n"
     assert "saved; go on with" in command.out and "paceline resume run" in command.out
     assert command.run.checkpoints()[-1].name == "00000002"
