@@ -191,6 +191,6 @@ def phase_figure(rows: list[GroupRow]) -> str:
 
 
 def _part(phase: str, share: float = 0.0) -> str:
-    says = percent(share) if share >= 0.1 else ""
+    says = percent(share) if share >= 0.095 else ""
     look = f"background:{PHASE_COLOURS[phase]};width:{100 * share:.2f}%"
     return f'<i class="part" style="{look}">{says}</i>'
