@@ -79,15 +79,6 @@ def test_an_evaluation_of_another_moment_or_made_otherwise_is_not_that_of_the_ru
 # Damaged and absurd files
 
 
-def test_a_torn_last_line_is_counted_and_costs_nothing_else(run):
-    whole = read_run(run)
-    text = (run / "metrics.jsonl").read_text()
-    (run / "metrics.jsonl").write_text(text + text.splitlines()[-1][:57])
-    found = read_run(run)
-    assert found.lost == 1 and found.state == "done"
-    np.testing.assert_array_equal(found.returns, whole.returns)
-
-
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -101,14 +92,17 @@ def test_a_torn_last_line_is_counted_and_costs_nothing_else(run):
     ],
     ids=["binary", "zeros", "brackets", "nested", "no reports", "no iteration", "separator"],
 )
-def test_garbage_among_the_lines_is_counted_and_passed_over(run, garbage):
+def test_garbage_among_the_lines_or_a_torn_last_one_is_counted_and_passed_over(run, garbage):
     whole = read_run(run)
     text = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     middle = [*text[:5], garbage.rstrip(b"\n") + b"\n", *text[5:]]
-    (run / "metrics.jsonl").write_bytes(b"".join(middle))
-    found = read_run(run)
-    assert found.lost > 0 and found.state == "done"
-    np.testing.assert_array_equal(found.returns, whole.returns)
+    torn = [*text, text[-1][:57]]
+    for lines in (middle, torn):
+        (run / "metrics.jsonl").write_bytes(b"".join(lines))
+        found = read_run(run)
+        assert found.lost > 0 and found.state == "done"
+        np.testing.assert_array_equal(found.returns, whole.returns)
+    assert found.lost == 1
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n\n", bytes(range(256))])
