@@ -76,6 +76,11 @@ def test_an_evaluation_of_another_moment_or_made_otherwise_is_not_that_of_the_ru
     assert read_run(run).evaluation is None
 
 
+def test_an_empty_configuration_is_one_of_defaults(run):
+    (run / "config.yaml").write_text("")
+    assert read_run(run).config.seed == 0
+
+
 # Damaged and absurd files
 
 

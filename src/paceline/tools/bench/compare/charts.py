@@ -118,7 +118,7 @@ def curve_figure(made: Comparison, axis: str, title: str) -> str:
 
 def _points(x: Domain, y: Domain, xs: Array, ys: Array) -> str:
     places = zip(_share(x, xs), 100 - _share(y, ys), strict=True)
-    return " ".join(f"{right:.1f},{down:.2f}" for right, down in places)
+    return " ".join(f"{right:.1f},{down:.3f}" for right, down in places)
 
 
 def _band(row: GroupRow, curve: Curve, x: Domain, y: Domain) -> str:
