@@ -104,12 +104,8 @@ def test_restarted_ranks_keep_the_options_that_lead_out_of_the_run(shell):
     shell.train("source", *flags)
     outward = shlex.split("--log-jsonl copy.jsonl --init-from source --save-every 1M --ranks 2")
     outward += ["--init-method", f"file://{shell.folder / 'meeting'}", "--total-iters", "20"]
-    command = Command(
-        shell,
-        *("train", "--output-dir", "run", *flags, *outward),
-        name="run",
-        prefix=(sys.executable, "-m", "paceline"),
-    )
+    train, program = ["train", "--output-dir", "run"], (sys.executable, "-m", "paceline")
+    command = Command(shell, *train, *flags, *outward, name="run", prefix=program)
     command.await_reports(5)
     command.await_(command.ranks)[1].kill()
     assert command.end(timeout=90) == 0, (command.out, command.err)

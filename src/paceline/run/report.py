@@ -8,8 +8,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 LEARNING = (
-    *("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac"),
-    *("explained_variance", "grad_norm", "lr", "rho_mean"),
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approx_kl",
+    "clip_frac",
+    "explained_variance",
+    "grad_norm",
+    "lr",
+    "rho_mean",
 )
 """Metrics that every report has; null if the algorithm does not compute it."""
 
