@@ -67,7 +67,7 @@ def topology_of(config: Config) -> Topology:
     sync = config.entry("sync")
     size = config.learners + sync.watcher
     explicit = config.given.get(sync.counted_by) is not None
-    rank = launcher.rank(explicit) if size > 1 else None
+    rank, given = launcher.rank(explicit) if size > 1 else None, config.init_method
     return Topology(
         rank=rank or 0,
         size=size,
@@ -77,7 +77,7 @@ def topology_of(config: Config) -> Topology:
         learners=config.learners,
         watcher=sync.watcher,
         lockstep=sync.lockstep,
-        init_method=launcher.init_method(config.init_method),
+        init_method=given if rank is None else launcher.init_method(given),
         restarts=launcher.restarts(),
         launchers=launcher.launchers(),
         attempt=launcher.attempt(),
