@@ -68,7 +68,8 @@ def _axis(domain: Domain, form: Form = number, kind: str = "x") -> str:
 
     size = time_unit(domain[1])[0] if form is duration else 1.0
     low, high = domain[0] / size, domain[1] / size
-    found = MaxNLocator(MOST_TICKS, steps=[1, 2, 5, 10]).tick_values(low, high)
+    most = 2 if form is percent else MOST_TICKS  # 0, 50 and 100 %, beside long names too
+    found = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
     side, say = "left" if kind == "x" else "bottom", short if form is number else form
     ticks = "".join(
         f'<span style="{side}:{_place(domain, at * size)}"><b>{say(at * size)}</b></span>'
