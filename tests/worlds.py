@@ -29,7 +29,7 @@ def env_maker(env_id, *arguments, **options):
 class Anything(gym.Env):
     """Shows samples of its space and ends now and then; a forbidden action is an error.
 
-    The reward is larger the nearer an action is to the first one there is, so it can be learnt.
+    The reward is larger the nearer an action is to the first one there is, so it can be learned.
     """
 
     def __init__(self, observation, action, masked=False, length=None):

@@ -449,7 +449,7 @@ HOSTILE = {
     "broken mathematics": r"$\frac{$",
     "a template": "{{code}}",
     "a newline": "one\ntwo",
-    "colours": "\x1b[31mred",
+    "colors": "\x1b[31mred",
     "an underscore": "_hidden",
     "a comma": 'a,"b"',
     "a formula": "=1+1",

@@ -123,7 +123,7 @@ WRONG = """(() => {
 PALE = """(() => {
   const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const seen = (...layers) => {
-    for (const colour of layers) { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); }
+    for (const color of layers) { pen.fillStyle = color; pen.fillRect(0, 0, 1, 1); }
     const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((value) => value / 255)
       .map((value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;

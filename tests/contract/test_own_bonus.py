@@ -104,7 +104,7 @@ class Next:
         return nn.functional.cross_entropy(found, wanted, reduction="none"), [right]
 
     def rows(self, rollout):
-        """Every other step is learnt from."""
+        """Every other step is learned from."""
         odd = np.arange(rollout.steps)[:, None] % 2
         return {"next_half": np.broadcast_to(odd, rollout.valid.shape)}
 
@@ -168,7 +168,7 @@ def test_its_return_goes_on_over_the_ends_of_episodes():
 
 @pytest.mark.parametrize("compiled", ["off", pytest.param("on", marks=pytest.mark.slow)])
 def test_a_loss_of_its_own_has_parameters_and_a_gradient_of_its_own(tmp_path, compiled):
-    """The policy learns as it does without that loss; what it predicts is learnt beside it."""
+    """The policy learns as it does without that loss; what it predicts is learned beside it."""
     for name, bonus in (("without", COUNTS), ("with", "test_own_bonus:Predictor")):
         trained(tmp_path / name, bonus=bonus, total_iters=30, compile=compiled)
     one, other = metrics_of(tmp_path / "without"), metrics_of(tmp_path / "with")

@@ -239,7 +239,7 @@ def test_a_fast_worker_gives_more_than_its_share():
     [("CartPole-v1", "processes"), slow("Pendulum-v1", "processes"), ("CartPole-v1", ThreadPool)],
 )
 def test_a_restored_stream_goes_on_with_the_same_open_episodes(env_id, pool):
-    """From the batch that was learnt last; what had been sampled ahead of it is made anew."""
+    """From the batch that was learned last; what had been sampled ahead of it is made anew."""
     with streaming(env_id, pool=pool) as parts:
         for _ in turns(parts, 11):
             pass

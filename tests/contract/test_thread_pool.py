@@ -219,4 +219,4 @@ def test_a_worker_that_died_ends_the_run_with_a_sentence(algo):
     with over(ThreadPool, Poor, algo=algo) as parts:
         with pytest.raises(EnvironmentFailed, match=r"^worker \d \(columns \d–\d\) died: the env"):
             sampled(parts, 10)
-        assert parts.sampler.state() is not None  # of what was learnt before
+        assert parts.sampler.state() is not None  # of what was learned before

@@ -85,7 +85,7 @@ def test_impala_on_its_own_rollouts_is_a2c_with_n_step_returns(env_id, optimizer
     ids=["discrete", "box", "image"],
 )
 def test_a_rollout_of_the_serial_sampler_is_never_old(env_id, options):
-    """What acted is what learns, to rounding: neither weights nor normaliser have moved on."""
+    """What acted is what learns, to rounding: neither weights nor normalizer have moved on."""
     config = config_of(env_id, algo="impala", lr=2e-3, **options)
     with build(config) as parts:
         for version in range(8):

@@ -131,7 +131,7 @@ def seen_of(place, rank, size):
 
 
 def test_an_update_of_one_learner_is_seen_by_all_and_built_on(together):
-    """Weights and the optimiser's moments are the same memory; gradients need a copy of them."""
+    """Weights and the optimizer's moments are the same memory; gradients need a copy of them."""
     found = together(seen_of, 3)
     for state, moved, _, fresh, before, last in found:
         assert moved == [True, True, True]

@@ -273,7 +273,7 @@ def private_mb(pid):
 
 
 def test_a_worker_with_vectors_never_imports_torch():
-    """Nor with a normaliser of observations."""
+    """Nor with a normalizer of observations."""
     with by_workers(config_of(witness(), normalize_obs=True)) as parts:
         for _ in range(3):
             rollout = parts.sampler.collect()

@@ -295,7 +295,7 @@ def test_an_environment_that_fails_for_good_on_one_rank_ends_the_run(start, what
         assert re.search(word, sentence), f"{word} is not in: {sentence}"
     assert "Traceback" not in sentence
     assert "start again" not in command.out
-    assert command.run.checkpoints(), "what was learnt before is kept"
+    assert command.run.checkpoints(), "what was learned before is kept"
 
 
 @pytest.mark.slow

@@ -84,8 +84,8 @@ def test_normal_noise_has_the_moments_of_a_normal_distribution():
     assert var == pytest.approx(1, abs=7.1e-3)
     assert skewness == pytest.approx(0, abs=1.3e-2)
     assert kurtosis == pytest.approx(0, abs=2.5e-2)
-    neighbours = np.corrcoef(sample[:, :-1].ravel(), sample[:, 1:].ravel())[0, 1]
-    assert abs(neighbours) < 5e-3
+    neighbors = np.corrcoef(sample[:, :-1].ravel(), sample[:, 1:].ravel())[0, 1]
+    assert abs(neighbors) < 5e-3
 
 
 def test_gumbel_samples_follow_the_softmax_of_the_logits():

@@ -1,4 +1,4 @@
-"""The flat optimisers are torch's own, applied to one tensor instead of many."""
+"""The flat optimizers are torch's own, applied to one tensor instead of many."""
 
 from __future__ import annotations
 

@@ -184,10 +184,10 @@ def test_the_same_picture_gives_the_same_features_in_any_layout(pictures):
         "float": (image(40, 42, 1, dtype=np.float32), grey[..., None].float() / 255),
     }
     assert_alike(forms, pictures)
-    colour = pixels_of(image(40, 42, 3), rows=3)
+    color = pixels_of(image(40, 42, 3), rows=3)
     forms = {
-        "HWC": (image(40, 42, 3), colour),
-        "CHW": (image(3, 40, 42), colour.permute(0, 3, 1, 2).contiguous()),
+        "HWC": (image(40, 42, 3), color),
+        "CHW": (image(3, 40, 42), color.permute(0, 3, 1, 2).contiguous()),
     }
     assert_alike(forms, pictures)
 
@@ -383,7 +383,7 @@ def test_ratios_start_near_one_in_bf16_and_weights_stay_float32(allowed, space, 
 
 
 def test_bf16_changes_what_is_learnt_only_a_little(allowed):
-    """The same rollout, learnt from in both; and it is not float32 under another name."""
+    """The same rollout, learned from in both; and it is not float32 under another name."""
     weights = {}
     for precision in ("fp32", "bf16"):
         config = config_of(image(16, 16, 3), encoder="small", precision=precision)

@@ -1,10 +1,10 @@
-"""How plots look: colours of phases and of groups of runs, and matplotlib's style."""
+"""How plots look: colors of phases and of groups of runs, and matplotlib's style."""
 
 from __future__ import annotations
 
 from typing import Any
 
-PHASE_COLOURS = {
+PHASE_COLORS = {
     "rollout": "#56B4E9",
     "wait": "#C6E2F5",
     "learn": "#009E73",
@@ -33,18 +33,18 @@ STYLE: Any = {
     "figure.constrained_layout.w_pad": 0.12,
     "figure.constrained_layout.h_pad": 0.12,
 }
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A63A6", "#7F7F7F")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A63A6", "#7F7F7F")
 """Of groups of runs; told apart by most eyes."""
 DASHES = 4
 
 
 def looks(groups: list[tuple[str, str]]) -> list[tuple[str, int]]:
-    """A colour and a dash for each: by algorithm and way of running, if that tells all apart."""
+    """A color and a dash for each: by algorithm and way of running, if that tells all apart."""
     algos = list(dict.fromkeys(algo for algo, _ in groups))
-    found = [(COLOURS[algos.index(algo) % len(COLOURS)], _dash(way)) for algo, way in groups]
+    found = [(COLORS[algos.index(algo) % len(COLORS)], _dash(way)) for algo, way in groups]
     if len(algos) > 1 and len(set(found)) == len(groups):
         return found
-    return [(COLOURS[k % len(COLOURS)], k // len(COLOURS) % DASHES) for k in range(len(groups))]
+    return [(COLORS[k % len(COLORS)], k // len(COLORS) % DASHES) for k in range(len(groups))]
 
 
 def _dash(way: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .metrics import PHASES
-from .plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
+from .plotting import PHASE_COLORS, PHASE_NAMES, STYLE
 from .scale_report import Spread, SummaryRow
 
 WIDTH = 0.7
@@ -84,7 +84,7 @@ def _phases(axes: Any, rows: list[SummaryRow]) -> None:
         heights = np.array([100 * row.shares[phase] for row in rows])
         if max(heights) < 0.5:
             continue
-        color, label = PHASE_COLOURS[phase], PHASE_NAMES[phase]
+        color, label = PHASE_COLORS[phase], PHASE_NAMES[phase]
         bars = axes.bar(range(len(rows)), heights, WIDTH, bottom, color=color, label=label)
         texts = [f"{height:.0f} %" if height >= 5 else "" for height in heights]
         axes.bar_label(bars, texts, label_type="center", fontsize=9)

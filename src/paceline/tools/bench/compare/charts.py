@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..metrics import PHASES
-from ..plotting import PHASE_COLOURS, PHASE_NAMES
+from ..plotting import PHASE_COLORS, PHASE_NAMES
 from .comparison import Comparison, Curve, GroupRow, Pair
 from .format import Form, duration, ends, number, percent, short, time_unit
 from .statistics import Array, Estimate
@@ -31,10 +31,10 @@ def text(value: Any) -> str:
 
 
 def tinted(row: GroupRow | Pair, kind: str = "") -> str:
-    """Attributes of an element of a group, in its colour; of a pair, in that of the better one."""
+    """Attributes of an element of a group, in its color; of a pair, in that of the better one."""
     groups = [row.better, row.worse] if isinstance(row, Pair) else [row]
     keys = " ".join(str(group.key) for group in groups)
-    return f'class="tinted {kind}" data-group="{keys}" style="--c:{groups[0].colour}"'
+    return f'class="tinted {kind}" data-group="{keys}" style="--c:{groups[0].color}"'
 
 
 def _figure(title: str, note: str, chart: str) -> str:
@@ -193,5 +193,5 @@ def phase_figure(rows: list[GroupRow]) -> str:
 
 def _part(phase: str, share: float = 0.0) -> str:
     says = percent(share) if share >= 0.095 else ""
-    look = f"background:{PHASE_COLOURS[phase]};width:{100 * share:.2f}%"
+    look = f"background:{PHASE_COLORS[phase]};width:{100 * share:.2f}%"
     return f'<i class="part" style="{look}">{says}</i>'

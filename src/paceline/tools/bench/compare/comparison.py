@@ -84,7 +84,7 @@ class GroupRow:
     """of the counted runs, by seed"""
     key: int = 0
     """place among the groups"""
-    colour: str = ""
+    color: str = ""
     dash: int = 0
 
 
@@ -143,8 +143,8 @@ def rows_of(groups: Groups, point: Point, target: float | None) -> list[GroupRow
     rows = [_row(name, runs, point, target, grids) for name, runs in groups.items()]
     seen = looks([(row.algo, row.way) for row in rows])
     return [
-        replace(row, key=key, colour=colour, dash=dash)
-        for key, (row, (colour, dash)) in enumerate(zip(rows, seen, strict=True))
+        replace(row, key=key, color=color, dash=dash)
+        for key, (row, (color, dash)) in enumerate(zip(rows, seen, strict=True))
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..metrics import PHASES
-from ..plotting import PHASE_COLOURS, PHASE_NAMES, STYLE
+from ..plotting import PHASE_COLORS, PHASE_NAMES, STYLE
 from .comparison import Comparison, GroupRow, ranked
 from .format import number, short
 
@@ -58,10 +58,10 @@ def _name(row: GroupRow) -> str:
 def _curves(axes: Any, rows: list[GroupRow], axis: str, target: float | None) -> None:
     for row in rows:
         curve = row.curves[axis]
-        look = {"color": row.colour, "linestyle": LINES[row.dash], "linewidth": 1.8}
+        look = {"color": row.color, "linestyle": LINES[row.dash], "linewidth": 1.8}
         axes.plot(curve.x, curve.y, **look)
         if np.isfinite(curve.low).any():
-            axes.fill_between(curve.x, curve.low, curve.high, color=row.colour, alpha=0.14, lw=0)
+            axes.fill_between(curve.x, curve.low, curve.high, color=row.color, alpha=0.14, lw=0)
     if target is not None:
         axes.axhline(target, color="#999999", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
     over = "wall-clock" if axis == "time" else "environment steps"
@@ -74,7 +74,7 @@ def _curves(axes: Any, rows: list[GroupRow], axis: str, target: float | None) ->
 
 def _throughput(axes: Any, rows: list[GroupRow]) -> None:
     places = range(len(rows))
-    axes.barh(places, [row.fps.value for row in rows], 0.7, color=[row.colour for row in rows])
+    axes.barh(places, [row.fps.value for row in rows], 0.7, color=[row.color for row in rows])
     ends = [row.fps.high or row.fps.value or 0.0 for row in rows]
     top = max(ends, default=0.0)
     for place, row in enumerate(rows):
@@ -93,7 +93,7 @@ def _phases(axes: Any, rows: list[GroupRow]) -> None:
         widths = [100 * row.phases.get(phase, 0.0) for row in rows]
         if max(widths, default=0.0) < 0.5:
             continue
-        look = {"color": PHASE_COLOURS[phase], "label": PHASE_NAMES[phase]}
+        look = {"color": PHASE_COLORS[phase], "label": PHASE_NAMES[phase]}
         axes.barh(range(len(rows)), widths, 0.7, left, **look)
         for place, width in enumerate(widths):
             if width >= 7:

@@ -125,6 +125,6 @@ def group_values(row: GroupRow) -> dict[str, Any]:
             out |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
         elif name == "phases":
             out |= {f"share_{phase}": share for phase, share in value.items()}
-        elif name not in ("key", "colour", "dash", "curves", "runs", "scores"):
+        elif name not in ("key", "color", "dash", "curves", "runs", "scores"):
             out[name] = value
     return out
