@@ -1,4 +1,4 @@
-"""The training loop: collect, update, publish; a generator of reports."""
+"""The ring, which is the training loop: collect, update, publish; a generator of reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .run.meter import Meter
 from .run.report import Report
 
 PAUSE = 0.05
-"""Seconds between two looks at learners that wait for nobody."""
+"""Seconds between two looks at asynchronous learners (Hogwild)."""
 
 
 def ring(
@@ -53,7 +53,7 @@ def watch(
     log_every: int,
     stopping: Callable[[], bool],
 ) -> Iterator[Report]:
-    """The ring of a process that does not learn: reports of learners that wait for nobody."""
+    """The loop of a process that does not learn: reports of asynchronous learners (Hogwild)."""
     learner, meter = parts.learner, Meter(parts, progress)
     at_work, stopped = True, False
     while at_work:
@@ -61,10 +61,12 @@ def watch(
         # Shorter towards the end, to see it in time.
         at_work = parts.sync.pause(PAUSE if left > 10 * PAUSE else PAUSE / 20)
         over = budget.fraction(progress) >= 1.0
-        stopped |= meter.poll(over or stopped or stopping()) and not over
+        any_stops = meter.poll(over or stopped or stopping())
+        stopped = stopped or (any_stops and not over)
         learner.set_version(progress.iter)
         spent = budget.fraction(progress)
         due = meter.iters >= log_every and not stopped and spent < 1.0
-        if due or (not at_work and (meter.iters or stopped)):  # the last report has all
+        # The last report has the iterations that remain once all learners have ended.
+        if due or (not at_work and (meter.iters or stopped)):
             learner.pull_shared_weights()
             yield meter.report(spent, stopped)

@@ -22,7 +22,7 @@ from .policy.agent import USER_MODULES, Agent, from_checkpoint, locate
 from .policy.network import Encoder
 from .processes import launcher
 from .ranks.launch import launch, make_job
-from .run.directory import CONFIG, EVALUATION, new_directory, refuse_to_lose, run_facts
+from .run.directory import CONFIG, EVALUATION, new_directory, refuse_to_overwrite, run_facts
 from .run.evaluation import EvalResult, evaluate_policy
 from .run.report import Report
 from .run.saved import open_run, plain_config, refuse_irregular
@@ -39,7 +39,7 @@ _running: WeakSet[Generator[Report, None, None]] = WeakSet()
 @atexit.register
 def _end_runs() -> None:
     for reports in list(_running):
-        with suppress(ValueError):  # it is running: the exit came from within
+        with suppress(ValueError):  # it is being executed: the script exited inside it
             reports.close()
 
 
@@ -70,7 +70,7 @@ def resume(
 def _train(config: Config, stopping: Callable[[], bool]) -> Generator[Report, None, None]:
     requested_at, topology = launcher.requested_at(), topology_of(config)
     if config.output_dir and topology.writes:
-        refuse_to_lose(Path(config.output_dir), config, topology.launch)
+        refuse_to_overwrite(Path(config.output_dir), config, topology.launch)
     if topology.must_launch:
         yield from _launch_training(config, topology.size, stopping)
         return

@@ -18,7 +18,7 @@ import paceline
 from paceline.cli import commands as cli
 from paceline.learning.algorithms.ppo import PPO
 from paceline.learning.batch import ValueHead
-from paceline.learning.prepare import reward_signals
+from paceline.learning.returns import reward_signals
 from paceline.run.build import build
 
 COUNTS = "test_own_bonus:Counts"

@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     keep_standard_streams()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, exit codes of children are lost
     if arguments[:1] in (["train"], ["resume"], ["eval"]) and not RANK_VARIABLES & set(os.environ):
-        from ..processes.watchdog import start_watchdog
+        from ..processes.stopping import start_watchdog
 
         start_watchdog()
     adopt_orphans()
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = run(arguments)
     except BaseException:  # a bug: its traceback says more than the watchdog's message
-        from ..processes.watchdog import stop_watchdog
+        from ..processes.stopping import stop_watchdog
 
         stop_watchdog()
         raise
@@ -169,7 +169,7 @@ def _print_error(text: str) -> None:
 def _exit(code: int) -> NoReturn:
     """Exit, and end every process and thread that an environment has left running."""
     from ..processes.lifetime import end_descendants
-    from ..processes.watchdog import stop_watchdog
+    from ..processes.stopping import stop_watchdog
 
     code = _flush(code)
     stop_watchdog()

@@ -40,6 +40,14 @@ class Sync:
         """Every rank's item, which is plain data (see `wire.py`), in the order of ranks."""
         return [item]
 
+    def broadcast(self, item: Any) -> Any:
+        """Rank 0's item."""
+        return self.gather(item)[0]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.all(True)
+
     def all(self, flag: bool) -> bool:
         """Whether `flag` holds on every rank."""
         return all(self.gather(flag))

@@ -47,7 +47,7 @@ class Signals:
     """log π − log μ (learner's policy, acting policy); 0 unless the algorithm `needs_log_ratio`"""
     heads: tuple[ValueHead, ...]
     idle: Array | None = None
-    """reset rows, seen by heads that are not episodic: no time passes there"""
+    """reset rows, for heads that are not episodic: no transition, so the return passes through"""
 
     def lam(self, default: float) -> Array:
         """λ of every head, [H] or [T, B, H]; 1 where `idle`."""

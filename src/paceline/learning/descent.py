@@ -16,7 +16,7 @@ from ..rollout import Array, Rollout
 from .algorithms import Algorithm
 from .batch import Rows
 from .prepare import Batch, rows_tensor
-from .reduce import RankReducer
+from .rank_reducer import RankReducer
 from .step import Step
 
 if TYPE_CHECKING:

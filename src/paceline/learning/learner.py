@@ -37,11 +37,11 @@ from .prepare import (
     batch_rows,
     overwrite_invalid,
     predict_rollout,
-    reward_signals,
     rollout_metrics,
     rows_tensor,
 )
-from .reduce import RankReducer
+from .rank_reducer import RankReducer
+from .returns import reward_signals
 from .step import LossTerm, Objective, PolicyLoss, Step
 
 CHECK_EVERY = 50
@@ -62,7 +62,7 @@ class LearnerConfig:
     seed: int
     clip_reward: bool = False
     blocks: int = 1
-    """groups of columns that are shuffled on their own, see `permutation`"""
+    """groups of columns; rows are shuffled within a group only (`descent.permutation`)"""
 
 
 class Learner:
@@ -105,7 +105,7 @@ class Learner:
             objective,
             self.flat,
             optimizer,
-            self._shared[len(self._shared) - len(self.flat.weights) :],
+            self._shared[len(self._shared) - len(self.flat.weights) :],  # normalizers lie before
             sync.share,
         )
         shares = self._shares_weights
@@ -113,12 +113,12 @@ class Learner:
         one_step = config.epochs * config.minibatches == 1
         has_memory = network.memory is not None
         self._reuse_prediction = one_step and algorithm.needs_log_ratio and not has_memory
-        """whether the prediction for the targets serves the only step too, if that is eager"""
+        """the only step of an update reuses the forward pass for the targets, unless compiled"""
         self._stored = stored or network.obs
         self._obs_moments = RunningMoments(network.obs.size) if network.normalize_obs else None
         self._scaler = ReturnScaler(columns, config.gamma) if config.normalize_return else None
         self.version = 0
-        """number of updates; also of the weights that act next"""
+        """number of updates made, which the weights published next are labelled with"""
         self.t_compile = 0.0
         """seconds spent compiling"""
 

@@ -14,10 +14,10 @@ import torch
 from ..policy.actor_critic import ActorCritic, RecurrentInputs
 from ..policy.network import Inputs, Prediction
 from ..rollout import Array, Rollout
-from .batch import Rows, Signals, Targets, ValueHead
+from .batch import Rows, Targets
 from .bonus import Metrics
 from .observations import RolloutObservations
-from .reduce import RankReducer
+from .rank_reducer import RankReducer
 from .step import LossTerm
 
 
@@ -39,7 +39,7 @@ class Batch:
 
 
 def rows_tensor(array: Array, device: torch.device) -> torch.Tensor:
-    """[T, B, ...] of a rollout as rows [R, ...] on the device; the one place where they cross."""
+    """[T, B, ...] of a rollout as rows [R, ...] on the device."""
     flat = array.reshape(-1, *array.shape[2:]) if array.ndim > 1 else array
     return torch.from_numpy(flat).to(device)
 
@@ -112,46 +112,6 @@ def _whole_rollout(rollout: Rollout, steps: int, device: torch.device) -> Recurr
 def _chunks(parts: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
     """Rows of several tensors, `size` at a time."""
     return zip(*(part.split(size) for part in parts), strict=True)  # type: ignore[no-untyped-call]
-
-
-def reward_signals(
-    rollout: Rollout,
-    reward: Array,
-    bonus: Array | None,
-    heads: tuple[ValueHead, ...],
-    log_ratio: Array,
-) -> Signals:
-    """Signals of every value head: the environment's `reward[T, B]`, then the bonus' if it has a
-    head of its own; otherwise the bonus is added to the reward."""
-    rewards, idle = [reward], None
-    if bonus is not None:
-        bonus = np.where(rollout.valid, bonus, 0.0).astype(np.float32)
-        rewards = [reward, bonus] if len(heads) > 1 else [reward + bonus]
-    discounts, traces = [], []
-    for head in heads:
-        gamma = np.float32(head.gamma)
-        if head.episodic:
-            discounts.append(gamma * ~rollout.terminated)
-            traces.append((~rollout.done).astype(np.float32))
-        else:  # no time passes in a row that only resets
-            discounts.append(np.where(rollout.valid, gamma, np.float32(1)))
-            traces.append(np.ones_like(reward))
-    if not all(head.episodic for head in heads):
-        episodic = np.array([head.episodic for head in heads])
-        idle = ~rollout.valid[..., None] & ~episodic
-    return Signals(
-        _stack_heads(rewards),
-        _stack_heads(discounts),
-        _stack_heads(traces),
-        log_ratio[..., None],
-        heads,
-        idle,
-    )
-
-
-def _stack_heads(arrays: list[Array]) -> Array:
-    """[T, B] of each head → [T, B, H]."""
-    return arrays[0][..., None] if len(arrays) == 1 else np.stack(arrays, -1)
 
 
 def batch_rows(

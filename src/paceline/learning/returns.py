@@ -1,8 +1,8 @@
-"""Generalized advantage estimation and V-trace. Pure; numpy; time-major.
+"""Rewards and episode ends of a rollout; generalized advantage estimation; V-trace.
 
-T = steps, B = columns; trailing axes (value heads) pass through.
+Pure; numpy; time-major. T = steps, B = columns; trailing axes (value heads H) pass through.
 
-Both take `value[T+1]` of the true successors, so one formula is right at every time limit:
+Returns take `value[T+1]` of the true successors, so one formula is right at every time limit:
 `discount` is γ·(1 − terminated), and `trace` is zero where an episode ended either way.
 """
 
@@ -10,7 +10,48 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..rollout import Array
+from ..rollout import Array, Rollout
+from .batch import Signals, ValueHead
+
+
+def reward_signals(
+    rollout: Rollout,
+    reward: Array,
+    bonus: Array | None,
+    heads: tuple[ValueHead, ...],
+    log_ratio: Array,
+) -> Signals:
+    """Signals of every value head: the environment's `reward[T, B]`, then the bonus' if it has a
+    head of its own; otherwise the bonus is added to the reward."""
+    rewards, idle = [reward], None
+    if bonus is not None:
+        bonus = np.where(rollout.valid, bonus, 0.0).astype(np.float32)
+        rewards = [reward, bonus] if len(heads) > 1 else [reward + bonus]
+    discounts, traces = [], []
+    for head in heads:
+        gamma = np.float32(head.gamma)
+        if head.episodic:
+            discounts.append(gamma * ~rollout.terminated)
+            traces.append((~rollout.done).astype(np.float32))
+        else:  # a reset row is no transition: the return passes through it unchanged
+            discounts.append(np.where(rollout.valid, gamma, np.float32(1)))
+            traces.append(np.ones_like(reward))
+    if not all(head.episodic for head in heads):
+        episodic = np.array([head.episodic for head in heads])
+        idle = ~rollout.valid[..., None] & ~episodic
+    return Signals(
+        _stack_heads(rewards),
+        _stack_heads(discounts),
+        _stack_heads(traces),
+        log_ratio[..., None],
+        heads,
+        idle,
+    )
+
+
+def _stack_heads(arrays: list[Array]) -> Array:
+    """[T, B] of each head → [T, B, H]."""
+    return arrays[0][..., None] if len(arrays) == 1 else np.stack(arrays, -1)
 
 
 def gae(reward: Array, discount: Array, trace: Array, value: Array, lam: float | Array) -> Array:

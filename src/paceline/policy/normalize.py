@@ -1,4 +1,7 @@
-"""Running statistics of observations and of discounted returns. Numpy, float64."""
+"""Running statistics of observations and of discounted returns. Numpy, float64.
+
+Moments of a rollout come from all ranks: `RankReducer.moments` in `learning/rank_reducer.py`.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def build(
         stack.enter_context(_explained_memory_errors(config))
         network = network_for(config, env_info.obs_spec.seen, env_info.act_spec)
         choices = choices or choose(config, network, topology)
-        choices = Choices(**sync.gather(asdict(choices))[0])
+        choices = Choices(**sync.broadcast(asdict(choices)))
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learned on cuda, and torch sees no GPU here")
         # The matrices are small, and rounding would depend on the number of threads.

@@ -88,7 +88,7 @@ def writing(what: str, raised: type[PacelineError] = BadInput) -> Iterator[None]
         raise raised(f"{what} can't be written: {error.strerror}") from None
 
 
-def refuse_to_lose(folder: Path, config: Config, launch: str | None) -> None:
+def refuse_to_overwrite(folder: Path, config: Config, launch: str | None) -> None:
     """A directory that holds a run, or anything that a run would replace, needs --overwrite."""
     check_path("output_dir", str(folder))
     held = [name for name in RUN_FILES if (folder / name).exists()]
@@ -120,7 +120,7 @@ def write_run(folder: Path, facts: dict[str, Any]) -> None:
 
 def claim(folder: Path, config: Config, choices: Choices, launch: str | None) -> None:
     """Write what the run is; with --overwrite, in place of an earlier one."""
-    refuse_to_lose(folder, config, launch)
+    refuse_to_overwrite(folder, config, launch)
     if config.log_jsonl:
         claim_copy(Path(config.log_jsonl), config.overwrite, folder)
     with writing(f"output_dir {shown(folder)}"):

@@ -70,8 +70,8 @@ def run_in_process(
             restarted = None
             if folder and begun_by_launch(folder, topology.launch) and (folder / CONFIG).exists():
                 restarted = str(folder)
-            if place := sync.gather(restarted)[0]:
-                saved = open_run(Path(place), _repeated_options(config))
+            if place := sync.broadcast(restarted):
+                saved = open_run(Path(place), _options_of_this_launch(config))
         if saved is not None:
             config, folder = saved.config, saved.folder
             parts, progress = _resume(saved, sync, topology, stack)
@@ -83,11 +83,11 @@ def run_in_process(
         yield from _record(config, folder, parts, progress, stopping, requested_at)
 
 
-def _repeated_options(config: Config) -> dict[str, Any]:
-    """The options that a resume does not take from the run directory."""
+def _options_of_this_launch(config: Config) -> dict[str, Any]:
+    """Options that a resume does not take from the run directory: objects, paths, addresses."""
     objects = [name for name in OBJECTS if callable(getattr(config, name))]
-    outward = [n for n in ("log_jsonl", "init_method", "init_from") if getattr(config, n)]
-    return {name: getattr(config, name) for name in (*objects, *outward)}
+    places = [n for n in ("log_jsonl", "init_method", "init_from") if getattr(config, n)]
+    return {name: getattr(config, name) for name in (*objects, *places)}
 
 
 def _make_sync(config: Config, topology: Topology) -> Sync:
@@ -136,7 +136,7 @@ def _resume(
     if topology.writes:
         stack.enter_context(locked(folder))
         newest = newest_checkpoint(folder / "checkpoints")
-    sent = sync.gather(newest and [str(newest[0]), vars(newest[1])])[0]
+    sent = sync.broadcast(newest and [str(newest[0]), vars(newest[1])])
     found = (Path(sent[0]), Checkpoint(**sent[1])) if sent else None
     with interruptible():
         env_info = env_info_of(config)
@@ -225,7 +225,7 @@ def _wait_until_ready(parts: Parts) -> None:
     if parts.sampler is not None:
         parts.sampler.begin()
         torch.set_num_threads(parts.choices.threads)  # environments may have set another number
-    parts.sync.all(True)
+    parts.sync.barrier()
 
 
 def _announce(config: Config, folder: Path, parts: Parts) -> None:

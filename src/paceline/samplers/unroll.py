@@ -34,12 +34,12 @@ def unroll(
 ) -> None:
     """Fill `out` from its first observations `out.obs[0]`, which are set.
 
-    `parameters[T, B, size]` receives those of the policy's distributions; `carry[B, S]` is its
-    memory; `frame_stack` is for a policy that sees stacked frames.
+    `parameters[T, B, size]` is written to: those of the action distribution at each step.
+    `carry[B, S]` is the policy's memory; `frame_stack` is for one that sees stacked frames.
     """
     act, sample, adapt, step = actor.step, actor.distribution.sample, columns.adapt, columns.step
-    row, values, segment = columns.row, len(out.value), out.segment
-    # Iterating over rows takes half the time of indexing them.
+    row, stores_values, segment = columns.row, len(out.value) > 0, out.segment
+    # Iterating over rows takes half the time of indexing them; `obs` and `first` have one more.
     rows = zip(parameters, noise, out.action, out.obs, out.first, strict=False)
     for t, (params, drawn, action, obs, first) in enumerate(rows):
         heartbeat.row = row + t
@@ -47,14 +47,14 @@ def unroll(
             raise RolloutCancelled
         if frame_stack is not None:
             obs = frame_stack.show(obs, first)
-        value = out.value[t] if values else None
+        value = out.value[t] if stores_values else None
         if segment and t % segment == 0:
             out.state[t // segment] = carry
         before = carry.copy() if segment else carry
         try:
             act(obs, first, carry, params, value)
             sample(params, drawn, action)
-        except FP_ERRORS:
+        except FP_ERRORS:  # rare, while np.errstate around every step would cost time
             with np.errstate(all="ignore"):
                 carry[...] = before
                 act(obs, first, carry, params, value)
@@ -65,7 +65,7 @@ def unroll(
     with np.errstate(all="ignore"):
         if segment:
             out.state[-1] = carry
-        if values:
+        if stores_values:
             first = out.first[-1]
             obs = out.obs[-1] if frame_stack is None else frame_stack.show(out.obs[-1], first)
             act(obs, first, carry.copy(), np.empty_like(parameters[0]), out.value[-1])

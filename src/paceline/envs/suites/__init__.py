@@ -1,4 +1,7 @@
-"""Suites of environments, one file each; here, how they refuse names and options."""
+"""Suites of environments, one file each, listed as `SUITES` in `config/registry.py`.
+
+Here: how they refuse names and options.
+"""
 
 from __future__ import annotations
 
