@@ -55,6 +55,8 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOENT)
 """Too many files or processes, no memory, no directory for temporary files."""
 RANK_VARIABLES = {"RANK", "WORLD_SIZE"}
+RANK_0_FIRST = 3.0
+"""Seconds that other ranks leave rank 0 to print bad input: torchrun kills all once one exits."""
 THREAD_GRACE = 3.0
 """Seconds that threads started by an environment get to end by themselves."""
 
@@ -158,6 +160,8 @@ def _fail(error: PacelineError) -> int:
         lines = [line if len(line) <= 500 else f"{line[:500]} …" for line in lines]
         text = "\n".join([*lines[:19], "…"] if len(lines) > 20 else lines)
         _print_error(f"rank {rank}: {text}" if rank else text)
+    elif rank:
+        time.sleep(RANK_0_FIRST)
     return error.exit_code
 
 
