@@ -57,3 +57,4 @@ class RMSprop:
 
 Optimizer = Adam | RMSprop
 OPTIMIZERS = {"adam": Adam, "rmsprop": RMSprop}
+"""Names of `Config.optimizer` in `config/schema.py`."""

@@ -1,5 +1,8 @@
 """Heartbeat: counters that a process changes while it works. One whose heartbeat stands still
-for too long hangs."""
+for too long hangs.
+
+Workers are watched and replaced by `samplers/process_pool.py`, ranks by `distributed/`.
+"""
 
 from __future__ import annotations
 
