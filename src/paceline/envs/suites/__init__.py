@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import BadInput
 
 FEW = 5
-"""Names that are shown all, where none is like the one that was asked for."""
+"""Names that are all shown to who asks for another."""
 MISSION = "mission"
 """Key of MiniGrid's task in words, which no policy here reads."""
 
@@ -34,11 +34,11 @@ def unknown_name(
 ) -> BadInput:
     """`env_id` is what the user wrote, where that is not suite:name."""
     prefix = "" if suite == "gym" else f"{suite}:"
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if not near and len(known) <= FEW:
-        near = list(known)
-    hint = f"did you mean {', '.join(prefix + one for one in near)}?"
-    if not near:
+    if len(known) <= FEW:
+        hint = f"there are {', '.join(prefix + one for one in known)}"
+    elif near := difflib.get_close_matches(name, known, n=3, cutoff=0.5):
+        hint = f"did you mean {', '.join(prefix + one for one in near)}?"
+    else:
         hint = f"see `paceline list envs {suite}`"
     return BadInput(f"env_id {env_id or prefix + name!r} is not a registered environment; {hint}")
 
