@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from together import SHARED_MEMORY, Together, nothing_left, shared_names
 
 from paceline.cli import commands as cli
@@ -79,6 +80,9 @@ class Run:
 
     def json(self, name):
         return json.loads(self.text(name))
+
+    def config(self):
+        return yaml.safe_load(self.text("config.yaml"))
 
     def checkpoints(self):
         """Oldest first; neither `best` nor what is half written."""

@@ -20,6 +20,12 @@ TINY_FLAGS = shlex.split(
 )
 
 
+def small_config(env_id="CartPole-v1", **options):
+    """Four environments of 16 steps; its budget is far off unless `options` have one."""
+    small = {"num_envs": 4, "rollout_steps": 16, "hidden": (16,), "total_iters": 1000}
+    return paceline.Config(env_id=env_id, **(PLAIN | small | options))
+
+
 def metrics_of(run):
     return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
 

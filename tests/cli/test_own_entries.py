@@ -115,7 +115,7 @@ def test_a_run_of_an_own_algorithm_is_resumed_and_compared_without_importing_it(
     """The comparison does not find the module, and does not look for it."""
     flags = ["--algo", f"{own}:Reinforce", "--reinforce.baseline-coef", "0.3", *SHORT]
     run = shell.train("run", *flags, "--compile", "off")
-    assert yaml.safe_load(run.text("config.yaml"))["reinforce"]["baseline_coef"] == 0.3
+    assert run.config()["reinforce"]["baseline_coef"] == 0.3
     assert run.json("run.json")["algo_is_callable"] is False
     shell.resume("run", "--total-iters", 6)
     Path(shell.folder, f"{own}.py").unlink()

@@ -11,7 +11,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-import yaml
 from saved_runs import PLAIN, assert_refused, iterations
 from trees import workers
 
@@ -40,22 +39,18 @@ def train(shell, command):
     return run
 
 
-def config_of(run):
-    return yaml.safe_load(run.text("config.yaml"))
-
-
 # How many.
 
 
 def test_num_envs_per_worker_sets_num_envs(train):
     out, run = train("--num-workers", 2, "--num-envs-per-worker", 8, "--rollout-steps", 16)
-    assert (config_of(run)["num_envs"], config_of(run)["num_workers"]) == (16, 2)
+    assert (run.config()["num_envs"], run.config()["num_workers"]) == (16, 2)
     assert "16 envs × 16 steps" in out and "2 workers × 8 envs (workers)" in out
 
 
 def test_auto_workers_are_the_cpus_and_config_yaml_holds_their_number(train):
     out, run = train("--num-workers", "auto", "--num-envs", 8 * available_cpus())
-    assert config_of(run)["num_workers"] == available_cpus()
+    assert run.config()["num_workers"] == available_cpus()
     assert f"{available_cpus()} workers × 8 envs" in out
 
 
@@ -256,7 +251,7 @@ def test_a_resume_may_change_timeouts_and_pinning_but_not_workers(train, command
     ended = command("resume", "run", "--total-iters", 4, *allowed)
     assert ended.code == 0, ended
     assert iterations(run) == [1, 2, 3, 4]
-    config = config_of(run)
+    config = run.config()
     assert (config["pin"], config["worker_timeout"], config["max_restarts"]) == (True, "90s", 1)
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import gymnasium as gym
 import psutil
 import pytest
-import yaml
 from ranked import PACELINE, commands, left_after
 from saved_runs import assert_refused, iterations
 
@@ -39,10 +38,6 @@ def start(shell):
     """Start any command."""
     with commands(shell) as begin:
         yield begin
-
-
-def config_of(run):
-    return yaml.safe_load(run.text("config.yaml"))
 
 
 # What is refused, before anything starts.
@@ -234,7 +229,7 @@ def test_under_torchrun_ranks_share_one_run(torchrun, shell):
     run = shell.run(folder)
     assert iterations(run) == [1, 2, 3, 4]
     assert {line["world_size"] for line in run.metrics()} == {2}
-    assert config_of(run)["ranks"] == 2
+    assert run.config()["ranks"] == 2
     assert running.out.count("2 learners (shared memory) × 2 envs") == 1
     assert running.out.count("evaluation: mean") == 1
     assert "Traceback" not in running.err
@@ -411,7 +406,7 @@ def test_a3c_has_a_run_directory_like_any_other_run(shell):
     assert run.checkpoints()[-1].name == f"{lines[-1]['iter']:08d}"
     assert run.json("eval.json")["episodes"] == 2
     expected = {"algo": "a2c", "sync": "hogwild", "num_workers": 2, "ranks": 1}
-    assert expected.items() <= config_of(run).items()
+    assert expected.items() <= run.config().items()
     resumed = shell.resume("run", "--total-steps", 2000)
     assert resumed.metrics()[: len(lines)] == lines
     assert 2000 <= resumed.metrics()[-1]["steps"] <= 2100

@@ -20,7 +20,6 @@ import termios
 import time
 
 import pytest
-import yaml
 from safetensors.numpy import load as from_safetensors
 from saved_runs import assert_refused, iterations
 
@@ -196,7 +195,7 @@ def test_config_yaml_reloads_to_the_configuration_of_the_run(trained, name):
 
 def test_config_yaml_is_complete(run):
     """No value in it depends on a default that a later version may change."""
-    written = yaml.safe_load(run.text("config.yaml"))
+    written = run.config()
     assert set(written) == {*(field.name for field in option_fields()), *Config().options}
     for section in ("env", "ppo", "a2c", "impala"):
         names = {field.name for field in dataclasses.fields(getattr(Config(), section))}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import pytest
-import yaml
 from annotated_types import Ge
 
 import paceline
@@ -56,7 +55,7 @@ def test_it_learns_from_the_command_line_with_an_option_and_a_metric_of_its_own(
     ended = command(*TRAIN, *flags.split())
     assert ended.code == 0, ended
     run = shell.run("run")
-    config = yaml.safe_load(run.text("config.yaml"))
+    config = run.config()
     assert config["algo"] == NAME and config["reinforce"] == {"baseline_coef": 0.3}
     assert config["rollout_steps"] == 32
     for line in run.metrics():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -112,8 +113,7 @@ class Next:
         return rows.weight * rows.extra["next_half"]
 
 
-def config_of(**options):
-    return paceline.Config(**OPTIONS | options)
+config_of = partial(paceline.Config, **OPTIONS)
 
 
 def trained(folder, **options):

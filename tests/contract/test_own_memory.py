@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -50,8 +51,7 @@ class Cell(nn.Module):
         return torch.stack(shown), carry
 
 
-def config_of(**options):
-    return paceline.Config(**OPTIONS | options)
+config_of = partial(paceline.Config, **OPTIONS)
 
 
 def trained(folder, **options):

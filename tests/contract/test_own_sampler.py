@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import pytest
 from sampling import turns
-from saved_runs import assert_same
+from saved_runs import assert_same, small_config
 
 import paceline
 from paceline.run.build import build
@@ -33,9 +34,7 @@ class TwoBlocks:
         return make_serial(replace(spec, workers=2))
 
 
-def config_of(**options):
-    given = {"env_id": "CartPole-v1", "preset": "none", "num_envs": 4, "compile": "off"}
-    return paceline.Config(**given | options)
+config_of = partial(small_config, rollout_steps=128, hidden=None)
 
 
 @pytest.mark.parametrize("sampler", ["test_own_sampler:TwoBlocks", TwoBlocks])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -123,8 +124,7 @@ def suite(name, kwargs, time_limit, wrappers):
     return Source(columns=Pairs)
 
 
-def config_of(**options):
-    return paceline.Config(**OPTIONS | options)
+config_of = partial(paceline.Config, **OPTIONS)
 
 
 def test_an_agent_that_has_died_counts_no_more_until_the_next_episode():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from learners import ONE_STEP, GradientDescent, iterate, needs_compiler
-from saved_runs import PLAIN
+from saved_runs import small_config
 from worlds import env_maker, serial_of
 
-import paceline
 from paceline.distributed import Local
 from paceline.envs.env_columns import EnvColumns
 from paceline.learning.algorithms.a2c import A2C
@@ -30,9 +30,7 @@ LONG_STEP = 1e4
 """A learning rate at which a step is so long that no digit of the gradient is lost in it."""
 
 
-def config_of(env_id, **options):
-    small = {"num_envs": 4, "rollout_steps": 16, "gamma": GAMMA, "total_iters": 1000}
-    return paceline.Config(env_id=env_id, **PLAIN | small | options)
+config_of = partial(small_config, gamma=GAMMA, hidden=None)
 
 
 def assert_learn_the_same(config, other):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import trees
 from safetensors.numpy import load_file
-from saved_runs import PLAIN, assert_same
+from saved_runs import assert_same, small_config
 from trees import family, gone
 from worlds import ACTIONS, OBSERVATIONS, Anything, serial_in_blocks
 
@@ -28,11 +28,6 @@ from paceline.samplers import process_pool
 pytestmark = pytest.mark.timeout(60)
 
 WORKERS = 2
-
-
-def config_of(env_id, **options):
-    sizes = {"num_envs": 4, "rollout_steps": 16, "hidden": (16,), "total_iters": 1000}
-    return paceline.Config(env_id=env_id, **(PLAIN | sizes | options))
 
 
 @contextmanager
@@ -96,7 +91,7 @@ WORLDS = {
 def test_workers_sample_and_learn_what_blocks_of_serial_do(name):
     """Every array and episode of every rollout, then the weights and the open episodes."""
     env_id, options = WORLDS[name]
-    config, episodes = config_of(env_id, **options), 0
+    config, episodes = small_config(env_id, **options), 0
     with by_workers(config) as ours, in_blocks(config) as theirs:
         for _ in range(6):
             seen = turn(ours)
@@ -114,7 +109,7 @@ def test_any_number_of_workers_forked_or_fresh_equals_as_many_blocks(monkeypatch
     """Fresh interpreters, as on systems where there is nothing to fork from."""
     if not forked:
         monkeypatch.setattr(process_pool, "process_starter", lambda entry, preload: Spawner(entry))
-    config, before = config_of("CartPole-v1", num_envs=6), set(psutil.Process().children())
+    config, before = small_config("CartPole-v1", num_envs=6), set(psutil.Process().children())
     with by_workers(config, workers) as ours, in_blocks(config, workers) as theirs:
         for _ in range(3):
             assert turn(ours) == turn(theirs)
@@ -125,7 +120,7 @@ def test_any_number_of_workers_forked_or_fresh_equals_as_many_blocks(monkeypatch
 
 def test_a_table_gives_the_same_whatever_the_blocks():
     """A look-up rounds the same for any number of rows: serial in one block is equal too."""
-    config = config_of("FrozenLake-v1", hidden=())
+    config = small_config("FrozenLake-v1", hidden=())
     with by_workers(config) as ours, build(config) as theirs:
         for _ in range(4):
             one, other = turn(ours), turn(theirs)
@@ -135,7 +130,7 @@ def test_a_table_gives_the_same_whatever_the_blocks():
 
 def test_nothing_is_left_of_the_workers_when_they_are_closed():
     before = set(family())
-    with by_workers(config_of("CartPole-v1")) as parts:
+    with by_workers(small_config("CartPole-v1")) as parts:
         turn(parts)
         processes = set(family()) - before
         assert len(processes) == WORKERS + 1  # and the server that forks them
@@ -146,7 +141,7 @@ def test_nothing_is_left_of_the_workers_when_they_are_closed():
 
 def test_every_rollout_is_made_by_the_weights_that_learn_from_it():
     """Rollout k says version k in every column, and those weights give its log-probabilities."""
-    config = config_of("Pendulum-v1", lr=0.05)
+    config = small_config("Pendulum-v1", lr=0.05)
     with by_workers(config) as parts:
         actor = make_actor(parts.network, config.num_envs)
         head = np.empty(
@@ -168,7 +163,7 @@ def test_every_rollout_is_made_by_the_weights_that_learn_from_it():
 
 
 def test_impala_over_workers_sees_no_lag():
-    with by_workers(config_of("CartPole-v1", algo="impala")) as parts:
+    with by_workers(small_config("CartPole-v1", algo="impala")) as parts:
         for _ in range(4):
             rollout = parts.sampler.collect()
             metrics = parts.learner.update(rollout, 1.0)
@@ -186,7 +181,7 @@ RESUMED_TOO = ("Pendulum", "images", "discrete", "frame stack", "normalizers")
 def test_a_restored_sampler_of_workers_goes_on_as_if_it_had_never_stopped(name):
     """And so does a serial one in the same blocks: the state is the same thing."""
     env_id, options = WORLDS[name]
-    config = config_of(env_id, **options)
+    config = small_config(env_id, **options)
     with by_workers(config) as parts:
         for _ in range(3):
             turn(parts)
@@ -203,7 +198,7 @@ def test_a_restored_sampler_of_workers_goes_on_as_if_it_had_never_stopped(name):
 
 
 def test_a_rollout_of_workers_that_no_weights_followed_is_taken_back_by_the_state():
-    config = config_of("CartPole-v1")
+    config = small_config("CartPole-v1")
     with by_workers(config) as parts:
         for _ in range(3):
             turn(parts)
@@ -219,7 +214,7 @@ def test_a_rollout_of_workers_that_no_weights_followed_is_taken_back_by_the_stat
 
 def run(folder, **options):
     """A whole run in a directory; the arrays of its last checkpoint."""
-    config = config_of("FrozenLake-v1", hidden=(), total_iters=5, eval_episodes=1, track="none")
+    config = small_config("FrozenLake-v1", hidden=(), total_iters=5, eval_episodes=1, track="none")
     reports = list(paceline.train(config.replace(output_dir=str(folder), **options)))
     newest = max(p for p in (folder / "checkpoints").iterdir() if p.name.isdigit())
     return load_file(newest / "state.safetensors"), reports
@@ -274,7 +269,7 @@ def private_mb(pid):
 
 def test_a_worker_with_vectors_never_imports_torch():
     """Nor with a normalizer of observations."""
-    with by_workers(config_of(witness(), normalize_obs=True)) as parts:
+    with by_workers(small_config(witness(), normalize_obs=True)) as parts:
         for _ in range(3):
             rollout = parts.sampler.collect()
             assert not rollout.obs.any()
@@ -289,14 +284,14 @@ def test_a_worker_with_vectors_never_imports_torch():
 
 def test_a_worker_with_images_does_import_torch():
     """So the test above would see it."""
-    with by_workers(config_of(witness(image=True))) as parts:
+    with by_workers(small_config(witness(image=True))) as parts:
         assert parts.sampler.collect().obs.all()
         for worker in trees.workers():
             assert "libtorch" in Path(f"/proc/{worker.pid}/maps").read_text()
 
 
 def test_a_worker_takes_less_than_60_mb_of_its_own():
-    with by_workers(config_of("LunarLander-v3", num_envs=16)) as parts:
+    with by_workers(small_config("LunarLander-v3", num_envs=16)) as parts:
         for _ in range(3):
             turn(parts)
         found = trees.workers()
@@ -314,7 +309,7 @@ def test_an_environment_that_raises_is_rebuilt_in_its_worker_and_counted():
                 raise RuntimeError("as it is meant to")
             return super().step(action)
 
-    with by_workers(config_of(Fragile)) as ours, in_blocks(config_of(Fragile)) as theirs:
+    with by_workers(small_config(Fragile)) as ours, in_blocks(small_config(Fragile)) as theirs:
         for _ in range(3):
             assert turn(ours) == turn(theirs)
         assert ours.sampler.env_restarts == theirs.sampler.env_restarts > 0
@@ -330,7 +325,7 @@ def test_what_an_environment_may_not_show_ends_the_run_as_it_does_in_serial():
 
     said = []
     for way in (by_workers, in_blocks):
-        with way(config_of(Infinite)) as parts, pytest.raises(EnvironmentFailed) as error:
+        with way(small_config(Infinite)) as parts, pytest.raises(EnvironmentFailed) as error:
             parts.sampler.collect()
         said.append(str(error.value))
     assert "column 0" in said[1]

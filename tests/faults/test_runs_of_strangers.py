@@ -114,7 +114,7 @@ def test_restarted_ranks_keep_the_options_that_lead_out_of_the_run(shell):
     assert "leads out" not in command.out + command.err
     assert (shell.folder / "copy.jsonl").read_text() == run.text("metrics.jsonl")
     assert iterations(run) == list(range(1, 21))
-    assert yaml.safe_load(run.text("config.yaml"))["init_method"].endswith("/meeting")
+    assert run.config()["init_method"].endswith("/meeting")
 
 
 @pytest.mark.parametrize("how", ["module", "script"])
@@ -137,4 +137,4 @@ def test_log_jsonl_can_be_turned_off_from_python(run):
     change(run, log_jsonl=str(run.path.parent / "copy.jsonl"))
     list(paceline.resume(run.path, total_iters=5, log_jsonl=None))
     assert not (run.path.parent / "copy.jsonl").exists()
-    assert yaml.safe_load(run.text("config.yaml"))["log_jsonl"] is None
+    assert run.config()["log_jsonl"] is None

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from saved_runs import small_config
 from torch import nn
 from torch.nn import functional
 from worlds import Anything
 
-import paceline
 from paceline.envs.frame_stack import with_stack
 from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import BadInput
@@ -223,19 +223,8 @@ def test_pictures_of_too_few_pixels_for_nature_are_refused_with_a_sentence():
 
 
 def config_of(space, **options):
-    defaults = {
-        "preset": "none",
-        "num_envs": 4,
-        "rollout_steps": 16,
-        "hidden": (16,),
-        "device": "cpu",
-        "threads": 1,
-        "compile": "off",
-        "total_iters": 1000,
-        "minibatches": 4,
-    }
     make = partial(Anything, space, spaces.Discrete(3)) if not isinstance(space, str) else space
-    return paceline.Config(env_id=make, **(defaults | options))
+    return small_config(make, **({"minibatches": 4} | options))
 
 
 @pytest.mark.parametrize("encoder", ["impala", "nature", "small"])
