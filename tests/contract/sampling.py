@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from worlds import env_maker, serial_of
+from environments import env_maker, serial_of
 
 from paceline.envs.env_columns import EnvColumns
 from paceline.policy.actor import make_actor

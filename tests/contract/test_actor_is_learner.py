@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from environments import Anything
 from gymnasium import spaces
 from learners import iterate, needs_compiler
 from saved_runs import PLAIN
-from worlds import Anything
 
 import paceline
 from paceline.run.build import blank_rollout, build

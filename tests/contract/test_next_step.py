@@ -5,9 +5,9 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+from environments import env_maker
 from sampling import assert_rows_are, collected, joined, sampler_of
 from suites import Singles, clipped
-from worlds import env_maker
 
 from paceline.envs.columns import episode_seed
 from paceline.envs.suites.toy import TOYS

@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from environments import serial_in_blocks
 from gymnasium import spaces
 from saved_runs import PLAIN, last_state, metrics_of
-from worlds import serial_in_blocks
 
 import paceline
 from paceline.envs import Columns

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from environments import Anything, serial_of
 from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import Anything, serial_of
 
 from paceline.envs.adapters import ActionAdapter, ObservationAdapter, space_of
 from paceline.envs.env_columns import EnvColumns

@@ -16,9 +16,9 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from environments import agent_of, stepped
 from sampling import acting, assert_rows_are, collect, joined
 from suites import cases
-from worlds import agent_of, stepped
 
 import paceline
 from paceline.envs.columns import episode_seed

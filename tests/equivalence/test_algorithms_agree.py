@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from environments import env_maker, serial_of
 from learners import ONE_STEP, GradientDescent, iterate, needs_compiler
 from saved_runs import small_config
-from worlds import env_maker, serial_of
 
 from paceline.distributed import Local
 from paceline.envs.env_columns import EnvColumns

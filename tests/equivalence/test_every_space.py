@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from environments import ACTIONS, OBSERVATIONS, Anything
 from gymnasium import spaces
 from saved_runs import PLAIN, assert_resumes_to_the_byte, metrics_of
-from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
 from paceline.envs.adapters import ObservationAdapter

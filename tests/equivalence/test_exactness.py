@@ -8,8 +8,8 @@ from itertools import pairwise
 import gymnasium as gym
 import numpy as np
 import pytest
+from environments import env_maker, serial_of
 from saved_runs import PLAIN, assert_same
-from worlds import env_maker, serial_of
 
 import paceline
 from paceline.envs.env_columns import EnvColumns

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from environments import serial_in_blocks
 from gymnasium import spaces
 from learners import ONE_STEP
 from safetensors.numpy import load
 from saved_runs import PLAIN
 from torch import nn
-from worlds import serial_in_blocks
 
 import paceline
 from paceline.distributed import Local

@@ -13,10 +13,10 @@ import numpy as np
 import psutil
 import pytest
 import trees
+from environments import ACTIONS, OBSERVATIONS, Anything, serial_in_blocks
 from safetensors.numpy import load_file
 from saved_runs import assert_same, small_config
 from trees import family, gone
-from worlds import ACTIONS, OBSERVATIONS, Anything, serial_in_blocks
 
 import paceline
 from paceline.errors import EnvironmentFailed

@@ -13,8 +13,8 @@ from itertools import count
 import gymnasium as gym
 import numpy as np
 import pytest
+from environments import agent_of, stepped
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
-from worlds import agent_of, stepped
 
 import paceline
 from paceline.envs.columns import episode_seed

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from environments import ACTIONS, OBSERVATIONS, Anything
 from gymnasium import spaces
 from learners import needs_compiler
 from saved_runs import PLAIN, last_state
 from torch import nn
-from worlds import ACTIONS, OBSERVATIONS, Anything
 
 import paceline
 from paceline.errors import BadInput

@@ -8,7 +8,7 @@ import random
 import gymnasium as gym
 import numpy as np
 import pytest
-from worlds import ACTIONS, OBSERVATIONS, Anything
+from environments import ACTIONS, OBSERVATIONS, Anything
 
 from paceline.envs.source import Source
 from paceline.envs.spaces import action_spec

@@ -13,11 +13,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from environments import Anything
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saved_runs import PLAIN
-from worlds import Anything
 
 import paceline
 from paceline.envs.columns import episode_seed

@@ -14,7 +14,7 @@ from itertools import pairwise
 import gymnasium as gym
 import numpy as np
 import pytest
-from worlds import OBSERVATIONS
+from environments import OBSERVATIONS
 
 from paceline.envs.spaces import action_spec, observation_spec
 from paceline.processes.shared_memory import CACHE_LINE, anonymous_file

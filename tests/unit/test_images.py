@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from environments import Anything
 from gymnasium import spaces
 from saved_runs import small_config
 from torch import nn
 from torch.nn import functional
-from worlds import Anything
 
 from paceline.envs.frame_stack import with_stack
 from paceline.envs.spaces import ActionSpec, observation_spec
