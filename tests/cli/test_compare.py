@@ -524,6 +524,7 @@ REFUSED = {
     "h --by ppo": ("--by ppo", "no such option", "--by folder"),
     "h --by folder,lr": ("--by folder", "no such option", "--by folder alone"),
     "h --by lrr": ("--by lrr", "did you mean lr?"),
+    "h --by learning_rate": ("--by learning_rate", "--by folder"),
     "h --at soon": ("'soon'", "10m", "500k"),
     "h --at 1..s": ("'1..s'", "10m", "500k"),
     "h --at 0s": ("'0s'", "10m"),

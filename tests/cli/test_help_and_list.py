@@ -50,6 +50,7 @@ def test_train_help_documents_every_option_with_its_value(command):
     options = options_of(command("train", "--preset", "none", "--help").out)
     assert options.keys() - {"--config"} == {field.flag for field in fields_of()}
     assert {field.name for field in fields_of()} == set(field_names()) - {"env", *ALGORITHMS}
+    assert "a3c" in options["--algo"] and "ddppo" in options["--algo"]
     config = resolve({"preset": "none"})
     filled_in = {*PPO.defaults, "preset", "total_steps"}
     for field in fields_of():

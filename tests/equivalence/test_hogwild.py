@@ -322,3 +322,11 @@ def test_a3c_of_one_learner_is_a2c_to_the_byte(shell):
     theirs = shell.train("a2c", "--algo", "a2c", *options)
     assert ours.last() == theirs.last()
     assert ours.metrics()[-1]["steps"] == theirs.metrics()[-1]["steps"]
+
+
+@pytest.mark.slow
+def test_a3c_of_two_learners_ends_within_its_number_of_iterations(shell):
+    run = shell.train("a3c", "--algo", "a3c", "--num-workers", "2", *SHORT, "--total-iters", "200")
+    last = run.metrics()[-1]
+    assert 200 <= last["iter"] <= 202  # one more of each learner at most
+    assert last["iter"] * 10 >= last["steps"] > last["iter"] * 8
