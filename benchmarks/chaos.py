@@ -186,9 +186,10 @@ class Run:
 
     def evaluation(self, episodes: int = 100) -> float:
         os.environ[FOLDER] = str(self.folder / "steps")
+        from paceline.run.evaluation import Evaluation
         from paceline.session import evaluate_saved
 
-        return evaluate_saved(self.folder / "run", episodes).mean
+        return evaluate_saved(self.folder / "run", Evaluation(episodes=episodes)).mean
 
 
 @contextmanager
@@ -342,6 +343,7 @@ def raising(options: argparse.Namespace) -> dict[str, Any]:
     """Learning where environments break all the time, against learning where they do not."""
     import paceline
     from paceline.errors import PacelineError
+    from paceline.run.evaluation import Evaluation
     from paceline.session import evaluate_saved
 
     logging.getLogger("paceline").setLevel(logging.ERROR)
@@ -364,7 +366,8 @@ def raising(options: argparse.Namespace) -> dict[str, Any]:
                 try:
                     for report in paceline.train(config):
                         last = report
-                    row["mean"] = evaluate_saved(Path(folder) / "run", 100).mean
+                    hundred = Evaluation(episodes=100)
+                    row["mean"] = evaluate_saved(Path(folder) / "run", hundred).mean
                 except PacelineError as error:
                     row |= {"error": str(error).replace(folder, "…"), "mean": None}
             row |= {"steps": last.steps, "env_restarts": last.env_restarts, "seconds": last.time}

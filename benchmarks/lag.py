@@ -62,7 +62,7 @@ def trained(config: Config, lag: int, episodes: int) -> dict[str, float]:
     from paceline.ring import ring
     from paceline.run.budget import Budget, Progress
     from paceline.run.build import build
-    from paceline.run.evaluation import evaluate_policy
+    from paceline.run.evaluation import Evaluation, evaluate_policy
 
     reports, ratios = [], []
     with build(config) as parts:
@@ -75,7 +75,8 @@ def trained(config: Config, lag: int, episodes: int) -> dict[str, float]:
                 reports.append((report.steps, report.episodes, report.episode_return))
         weights = learner.module.named_weights().items()
         agent = Agent(parts.network, {name: w.numpy(force=True) for name, w in weights})
-        result = evaluate_policy(agent, config.env_id, parts.env_info.options, episodes)
+        given = agent, config.env_id, parts.env_info.options
+        result = evaluate_policy(*given, Evaluation(episodes=episodes))
     return {
         "mean": result.mean,
         "training": float(binned(reports, progress.steps)[1].mean()),

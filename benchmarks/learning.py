@@ -26,6 +26,7 @@ limit_threads(1)
 
 def main() -> None:
     import paceline
+    from paceline.run.evaluation import Evaluation
     from paceline.session import evaluate_saved
 
     parser = argparse.ArgumentParser()
@@ -56,7 +57,7 @@ def main() -> None:
             )
             for report in paceline.train(config):
                 last = report
-            result = evaluate_saved(Path(folder) / "run", options.episodes)
+            result = evaluate_saved(Path(folder) / "run", Evaluation(episodes=options.episodes))
         row = {"seed": seed, "mean": result.mean, "steps": last.steps, "seconds": last.time}
         rows.append(row)
         print(

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from .errors import BadInput, Diverged, EnvironmentFailed, PacelineError, StoppedEarly
     from .policy.agent import Agent
     from .run.evaluation import EvalResult
+    from .run.handle import Run
     from .run.report import Report
-    from .session import evaluate, load, resume, train
+    from .session import build, evaluate, load, resume, train
 
 _WHERE = {
     "Agent": "policy.agent",
@@ -26,7 +27,9 @@ _WHERE = {
     "EvalResult": "run.evaluation",
     "PacelineError": "errors",
     "Report": "run.report",
+    "Run": "run.handle",
     "StoppedEarly": "errors",
+    "build": "session",
     "evaluate": "session",
     "load": "session",
     "make_vec": "envs.vec",
@@ -43,7 +46,9 @@ __all__ = [
     "EvalResult",
     "PacelineError",
     "Report",
+    "Run",
     "StoppedEarly",
+    "build",
     "evaluate",
     "load",
     "make_vec",

@@ -6,7 +6,7 @@ environments, H = value heads, K = segments, S = floats of a policy's memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -28,6 +28,8 @@ class Episode:
     column: int
     total: float
     length: int
+    info: Mapping[str, float] = field(default_factory=dict)
+    """numbers in the `info` of its last step"""
 
 
 @dataclass(frozen=True)

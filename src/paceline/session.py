@@ -5,16 +5,16 @@ torch is imported where a process trains; one that only starts ranks does withou
 
 from __future__ import annotations
 
-import atexit
 import logging
-from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any
 
 from .config.registry import name_of
+from .config.resolve import fit_to_spaces
 from .config.schema import OBJECTS, Config
 from .envs.source import EnvId
 from .errors import BadInput
@@ -22,89 +22,109 @@ from .policy.agent import USER_MODULES, Agent, from_checkpoint, locate
 from .policy.network import Encoder
 from .processes import launcher
 from .ranks.launch import launch, make_job
-from .run.directory import CONFIG, EVALUATION, new_directory, refuse_to_overwrite, run_facts
-from .run.evaluation import EvalResult, evaluate_policy
-from .run.report import Report
-from .run.saved import open_run, plain_config, refuse_irregular
-from .run.topology import topology_of
+from .run.directory import (
+    CONFIG,
+    EVALUATION,
+    SAMPLED_EVALUATION,
+    new_directory,
+    refuse_to_overwrite,
+    run_facts,
+)
+from .run.evaluation import EvalResult, Evaluation, evaluate_policy
+from .run.handle import Run, Training
+from .run.saved import SavedRun, open_run, plain_config, refuse_irregular
+from .run.topology import Topology, topology_of
 from .storage.checkpoint import Checkpoint
 from .storage.files import absolute, replace_file, shown
 
+if TYPE_CHECKING:
+    from .run.build import Parts
+
 log = logging.getLogger("paceline")
 
-_running: WeakSet[Generator[Report, None, None]] = WeakSet()
-"""Runs whose reports a script may leave unread; they are saved when it exits."""
 
-
-@atexit.register
-def _end_runs() -> None:
-    for reports in list(_running):
-        with suppress(ValueError):  # it is being executed: the script exited inside it
-            reports.close()
-
-
-def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Iterator[Report]:
-    """Train, write the run directory, and yield a report after every `log_every` iterations.
+def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Run:
+    """A run to iterate over: it trains, writes its directory, and yields a report after every
+    `log_every` iterations.
 
     Leaving the loop early ends the run cleanly, with a checkpoint to resume from. Reports may be
     seconds apart; when `stopping()` returns true the next comes after the current iteration. With
     several ranks this process starts them, unless it is one of them, and yields rank 0's reports.
     """
-    reports = _train(config, stopping)
-    _running.add(reports)
-    return reports
-
-
-def resume(
-    run: str | Path, stopping: Callable[[], bool] = lambda: False, **changes: Any
-) -> Iterator[Report]:
-    """Continue a run from its newest intact checkpoint, as if it had never stopped.
-
-    The budget may be extended, and logging and evaluation changed; nothing that affects learning.
-    """
-    reports = _resume(Path(absolute(run)), stopping, changes)
-    _running.add(reports)
-    return reports
-
-
-def _train(config: Config, stopping: Callable[[], bool]) -> Generator[Report, None, None]:
     requested_at, topology = launcher.requested_at(), topology_of(config)
     if config.output_dir and topology.writes:
         refuse_to_overwrite(Path(config.output_dir), config, topology.launch)
     if topology.must_launch:
-        yield from _launch_training(config, topology.size, stopping)
-        return
-    from .run.training import run_in_process
-
-    yield from run_in_process(config, None, topology, stopping, requested_at)
+        return Run(config, partial(_launch_training, config, topology.size), stopping)
+    return Run(config, partial(_train_here, config, None, topology, requested_at), stopping)
 
 
+def resume(run: str | Path, stopping: Callable[[], bool] = lambda: False, **changes: Any) -> Run:
+    """Continue a run from its newest intact checkpoint, as if it had never stopped.
+
+    The budget may be extended, and logging and evaluation changed; nothing that affects learning.
+    """
+    folder, requested_at = Path(absolute(run)), launcher.requested_at()
+    saved = open_run(folder, changes)
+    config, topology = saved.config, topology_of(saved.config)
+    if topology.must_launch:
+        job = make_job("resume", str(folder), config.env_id, **changes)
+        return Run(config, partial(launch, job, config, topology.size), stopping)
+    return Run(config, partial(_train_here, config, saved, topology, requested_at), stopping)
+
+
+@contextmanager
+def _train_here(
+    config: Config,
+    saved: SavedRun | None,
+    topology: Topology,
+    requested_at: float,
+    stopping: Callable[[], bool],
+) -> Iterator[Training]:
+    from .run.training import open_training
+
+    with open_training(config, saved, topology, stopping, requested_at) as training:
+        yield training
+
+
+@contextmanager
 def _launch_training(
     config: Config, processes: int, stopping: Callable[[], bool]
-) -> Iterator[Report]:
+) -> Iterator[Training]:
     """Start the ranks of a run, in a directory that all of them know."""
     made = None if config.output_dir else new_directory(config)
     request = config.with_output_dir(str(made)) if made else config
     try:
-        yield from launch(make_job("train", request, config.env_id), config, processes, stopping)
+        job = make_job("train", request, config.env_id)
+        with launch(job, request, processes, stopping) as ranks:
+            yield ranks
     finally:
         if made:
             with suppress(OSError):  # not empty: it holds the run
                 made.rmdir()
 
 
-def _resume(
-    folder: Path, stopping: Callable[[], bool], changes: dict[str, Any]
-) -> Generator[Report, None, None]:
-    requested_at, saved = launcher.requested_at(), open_run(folder, changes)
-    config, topology = saved.config, topology_of(saved.config)
-    if topology.must_launch:
-        request = make_job("resume", str(folder), config.env_id, **changes)
-        yield from launch(request, config, topology.size, stopping)
-        return
-    from .run.training import run_in_process
+@contextmanager
+def build(config: Config) -> Iterator[Parts]:
+    """The parts of a run, without the loop and without a directory: a sampler and a learner.
 
-    yield from run_in_process(config, saved, topology, stopping, requested_at)
+    With worker processes too; ranks and a3c, which are several processes, are `train`'s.
+    """
+    topology = topology_of(config)
+    if topology.size > 1:
+        raise BadInput(
+            f"build makes the parts of one process, and this is a run of {topology.size}; leave "
+            "out ranks (and a3c), or use paceline.train(config)"
+        )
+    from .run.build import build as build_parts
+    from .run.build import env_info_of
+
+    env_info = env_info_of(config)
+    config = fit_to_spaces(config, env_info.obs_spec, env_info.act_spec)
+    with build_parts(config, None, env_info, topology=topology) as parts:
+        assert parts.sampler is not None
+        parts.sampler.begin()
+        yield parts
 
 
 def load(
@@ -128,20 +148,28 @@ def evaluate(
     episodes: int = 20,
     *,
     sample: bool = False,
+    seed: int | None = None,
     kwargs: dict[str, Any] | None = None,
     time_limit: int | None = None,
     frame_stack: int | None = None,
     wrappers: tuple[str, ...] = (),
 ) -> EvalResult:
-    """Run `episodes` episodes of `env_id` with `agent`, greedily unless `sample`."""
+    """Run `episodes` episodes of `env_id` with `agent`, greedily unless `sample`.
+
+    The same `seed` gives the same episodes; without one they are those of every evaluation.
+    """
     options = {"time_limit": time_limit, "frame_stack": frame_stack, "wrappers": wrappers}
-    return evaluate_policy(agent, env_id, {"kwargs": kwargs or {}, **options}, episodes, sample)
+    evaluation = Evaluation(episodes=episodes, sample=sample, seed=seed)
+    result = evaluate_policy(agent, env_id, {"kwargs": kwargs or {}, **options}, evaluation)
+    assert result is not None  # nothing stops it
+    return result
 
 
 def evaluate_saved(
-    source: Path, episodes: int, env_id: str | None = None, sample: bool = False
-) -> EvalResult:
-    """Evaluate a saved policy where it was trained, or in `env_id`; writes a run's eval.json."""
+    source: Path, evaluation: Evaluation, env_id: str | None = None
+) -> EvalResult | None:
+    """Evaluate a saved policy where it was trained, or in `env_id`, and write the result into its
+    run: eval.json, or eval-sampled.json. None if it was stopped before an episode had ended."""
     source = Path(absolute(source))  # the environment may change the working directory
     run = _run_of(source)
     path, found = locate(source)
@@ -161,13 +189,16 @@ def evaluate_saved(
         options = options | {"kwargs": {}}  # those were the other environment's
     # Never the name in the checkpoint, which would be imported.
     name = env_id or (config.env_name if config else "")
-    result = evaluate_policy(agent, name, options, episodes, sample)
+    result = evaluate_policy(agent, name, options, evaluation)
+    if result is None:
+        return None
     result = replace(result, checkpoint=shown(path), env_id=name)
     if run is not None:
+        place = run / (SAMPLED_EVALUATION if evaluation.sample else EVALUATION)
         try:
-            replace_file(run / EVALUATION, result.as_json())
+            replace_file(place, result.as_json())
         except OSError as error:
-            log.warning(f"{shown(run / EVALUATION)} can't be written: {error.strerror}")
+            log.warning(f"{shown(place)} can't be written: {error.strerror}")
     return result
 
 

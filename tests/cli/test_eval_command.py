@@ -11,7 +11,7 @@ import pytest
 
 import paceline
 from paceline.cli import commands as cli
-from paceline.run import evaluation
+from paceline.run.evaluation import Evaluation, evaluate_policy
 from paceline.session import evaluate_saved
 
 
@@ -51,22 +51,57 @@ def test_a_run_is_evaluated_with_its_newest_checkpoint(trained):
     assert trained.run("run").checkpoints()[-1].name in ended.out
 
 
-def test_evaluation_is_reproducible_and_writes_only_eval_json(trained):
+def test_sampled_evaluation_is_reproducible_and_writes_only_its_own_file(trained):
     def files():
         paths = (p for p in (trained.folder / "run").rglob("*") if p.is_file())
-        return {p: p.stat().st_mtime_ns for p in paths if p.name != "eval.json"}
+        return {p: p.stat().st_mtime_ns for p in paths if p.name != "eval-sampled.json"}
 
     before = files()
     _, mean, std, _ = shown(trained("eval", "run", "--episodes", "5", "--sampled"))
-    again = evaluate_saved(trained.folder / "run", 5, sample=True)
+    again = evaluate_saved(trained.folder / "run", Evaluation(episodes=5, sample=True))
     assert (mean, std) == pytest.approx((again.mean, again.std), abs=0.006)
-    assert again == evaluate_saved(trained.folder / "run", 5, sample=True)
+    assert again == evaluate_saved(trained.folder / "run", Evaluation(episodes=5, sample=True))
     assert files() == before
+    assert trained.run("run").json("eval-sampled.json")["returns"] == again.returns
+
+
+def test_another_seed_gives_other_episodes_and_the_same_one_the_same(trained):
+    def seeds(seed):
+        trained("eval", "run", "--episodes", "2", "--sampled", "--seed", seed)
+        return trained.run("run").json("eval-sampled.json")["seeds"]
+
+    assert seeds("4") == seeds("4") != seeds("5")
+    agent = paceline.load(trained.folder / "run")
+    assert paceline.evaluate(agent, "CartPole-v1", 2, seed=4).seeds == seeds("4")
+    ended = trained("eval", "run", "--seed", "x")
+    assert ended.code == 2
+    assert "seed is 'x': write a whole number" in ended.err
+
+
+def test_no_interval_is_given_over_one_episode(trained):
+    agent = paceline.load(trained.folder / "run")
+    result = paceline.evaluate(agent, "CartPole-v1", 1)
+    assert (result.ci_low, result.ci_high) == (None, None)
+    assert list(result.lines()) == [f"mean {result.mean:.2f} over 1 episode"]
+
+
+def test_an_evaluation_that_is_stopped_returns_what_it_has_marked_as_cut_short(trained):
+    agent = paceline.load(trained.folder / "run")
+    whole = paceline.evaluate(agent, "CartPole-v1", 20)
+    evaluation = Evaluation(episodes=20)
+    evaluation.stopping = lambda: evaluation.done >= 7
+    result = evaluate_policy(agent, "CartPole-v1", {}, evaluation)
+    assert result.cut_short
+    assert 7 <= result.episodes == len(result.returns) == len(result.seeds) < 20
+    same = dict(zip(whole.seeds, whole.returns, strict=True))
+    assert result.returns == [same[seed] for seed in result.seeds]
+    stopped = Evaluation(episodes=20, stopping=lambda: True)
+    assert evaluate_policy(agent, "CartPole-v1", {}, stopped) is None
 
 
 def test_a_single_checkpoint_is_evaluated(trained):
     first, *_, last = trained.run("run").checkpoints()
-    result = evaluate_saved(first, 5)
+    result = evaluate_saved(first, Evaluation(episodes=5))
     expected = paceline.evaluate(paceline.load(first), "CartPole-v1", 5)
     assert result.returns == expected.returns
     assert result.checkpoint == str(first)
@@ -108,7 +143,7 @@ def test_a_checkpoint_outside_a_run_needs_env_id(trained):
     last = trained.run("run").checkpoints()[-1]
     shutil.copytree(last, trained.folder / "policy")
     with pytest.raises(paceline.BadInput, match="--env-id"):
-        evaluate_saved(trained.folder / "policy", 3)
+        evaluate_saved(trained.folder / "policy", Evaluation(episodes=3))
     there = trained("eval", "--checkpoint", "policy", "--episodes", "3", "--env-id", "CartPole-v1")
     inside = paceline.evaluate(paceline.load(last), "CartPole-v1", 3)
     assert shown(there)[1] == pytest.approx(inside.mean, abs=0.006)
@@ -124,7 +159,7 @@ def test_evaluation_uses_the_environment_options_of_the_run(shell):
 def test_each_seed_is_one_episode_that_counts_once(trained, episodes):
     """Against plain Gymnasium; a short episode must not let its column add another to the mean."""
     agent = paceline.load(trained.folder / "run")
-    result = evaluation.evaluate_policy(agent, "CartPole-v1", {}, episodes)
+    result = evaluate_policy(agent, "CartPole-v1", {}, Evaluation(episodes=episodes))
     played = [episode(agent.act, seed) for seed in result.seeds]
     assert len(set(result.seeds)) == len(result.seeds) == episodes
     assert result.returns == [total for total, _ in played]
@@ -180,6 +215,6 @@ def test_an_episode_without_an_end_is_cut_off(shell, monkeypatch):
         def step(self, action):
             return np.zeros(1, np.float32), 1.0, False, False, {}
 
-    monkeypatch.setattr(evaluation, "NO_LIMIT", 300)
+    monkeypatch.setattr("paceline.run.evaluation.NO_LIMIT", 300)
     Countdown.played = []
     assert paceline.evaluate(agent_for(Endless, shell), Endless, 2).returns == [300.0, 300.0]

@@ -52,6 +52,12 @@ class Console:
         self._try(lambda: self._live.update(Text(text)))
         return True
 
+    def progress(self, text: str) -> None:
+        """A message that the next one replaces; on a pipe one every few seconds."""
+        if not self.line(text) and time.monotonic() - self._printed >= self.INTERVAL:
+            self._printed = time.monotonic()
+            self.say(text)
+
     def _try(self, write: Callable[[], Any]) -> None:
         """A closed pipe or terminal, or a full disk, does not stop training."""
         try:
@@ -131,6 +137,9 @@ class WarningConsole(Console):
             print(f"rank {self._rank}: {text}", file=sys.stderr, flush=True)
 
     def show(self, report: Report) -> None:
+        pass
+
+    def progress(self, text: str) -> None:
         pass
 
 

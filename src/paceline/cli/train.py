@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from ..errors import BadInput, StoppedEarly
 from .commands import HELP, USAGE
 
 if TYPE_CHECKING:
-    from ..run.report import Report
+    from ..processes.stopping import Stop
+    from ..run.handle import Run
     from ..run.topology import Topology
     from .console import Console
 
@@ -26,13 +28,16 @@ paceline resume RUN [--total-steps N] [--total-iters N] [--duration T] [--eval-e
   affects learning.
 """
 EVAL_USAGE = """\
-paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--sampled]
+paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--seed S] [--sampled]
 
   RUN              a run directory: its newest checkpoint is used
   --checkpoint DIR one checkpoint, such as runs/x/checkpoints/best
   --env-id ID      another environment with the same spaces
   --episodes N     number of episodes, each with its own seed [100]
+  --seed S         other episodes than those of every evaluation
   --sampled        sample actions from the policy instead of taking the most likely one
+
+  The result is printed and, in a run, written to eval.json (eval-sampled.json with --sampled).
 """
 MAX_EPISODES = 10**6
 
@@ -80,49 +85,58 @@ def eval_command(arguments: list[str]) -> int:
     parser.add_argument("--checkpoint")
     parser.add_argument("--env-id")
     parser.add_argument("--episodes", default="100")
+    parser.add_argument("--seed")
     parser.add_argument("--sampled", action="store_true")
     given = parser.parse(arguments)
     if (given["run"] is None) == (given["checkpoint"] is None):
         raise BadInput("name a run, or a checkpoint with --checkpoint, and not both")
-    episodes = given["episodes"]
-    if not re.fullmatch("[0-9]{1,7}", episodes) or int(episodes) > MAX_EPISODES:
-        raise BadInput(
-            f"episodes is {episodes[:40]!r}: write a whole number up to {MAX_EPISODES}, such as 100"
-        )
+    episodes = _whole_number("episodes", given["episodes"], MAX_EPISODES)
+    seed = None if given["seed"] is None else _whole_number("seed", given["seed"], 2**31 - 1)
+    from ..processes.stopping import interruptible
+    from ..run.evaluation import Evaluation
     from ..session import evaluate_saved
 
-    source = Path(given["run"] or given["checkpoint"])
-    result = evaluate_saved(source, int(episodes), given["env_id"], given["sampled"])
-    print(
-        f"{result.env_id}: mean {result.mean:.2f} ± {result.std:.2f} over {result.episodes} "
-        f"episodes (95% interval {result.ci_low:.2f} to {result.ci_high:.2f})\n"
-        f"median {result.median:.2f}, min {result.min:.2f}, max {result.max:.2f}, "
-        f"mean length {result.length_mean:.1f}\ncheckpoint {result.checkpoint}"
-    )
-    for line in result.elsewhere_lines():
-        print(line)
+    evaluation = Evaluation(episodes=episodes, sample=given["sampled"], seed=seed)
+    source, result = Path(given["run"] or given["checkpoint"]), None
+    with _stoppable(stream=sys.stderr) as (stop, _):
+        evaluation.stopping = stop
+        with interruptible():  # an environment may hang
+            result = evaluate_saved(source, evaluation, given["env_id"])
+    if result is not None:
+        summary, *others = result.lines()
+        print(
+            f"{result.env_id}: {summary}\n"
+            f"median {result.median:.2f}, min {result.min:.2f}, max {result.max:.2f}, "
+            f"mean length {result.length_mean:.1f}\ncheckpoint {result.checkpoint}"
+        )
+        for line in others:
+            print(line)
+    if result is None or result.cut_short:
+        raise StoppedEarly(f"stopped by {stop.name}")
     return 0
 
 
-def follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: Topology) -> int:
+def _whole_number(name: str, text: str, largest: int) -> int:
+    if not re.fullmatch("[0-9]{1,10}", text) or int(text) > largest:
+        raise BadInput(
+            f"{name} is {text[:40]!r}: write a whole number up to {largest}, such as 100"
+        )
+    return int(text)
+
+
+def follow(start: Callable[[Callable[[], bool]], Run], topology: Topology) -> int:
     """Train and show the reports; a signal ends the run after the current iteration."""
     from ..processes.lifetime import end_with
-    from ..processes.stopping import Stop, StopNow, handle_stop_signals
     from ..storage.compiler_cache import CACHE, compiled_cache
-    from .console import Console, WarningConsole
 
     os.environ.setdefault(CACHE, compiled_cache())
     if topology.started:
         end_with(os.getppid(), by_kernel=True)  # a killed launcher leaves its ranks running
-    stop = Stop(insist=not topology.started)
     with (
-        closing(WarningConsole(topology.rank) if topology.rank else Console()) as console,
-        _log_to(console),
-        handle_stop_signals(stop.handle),
-        suppress(StopNow),
-        closing(start(stop)) as reports,  # type: ignore[type-var]
+        _stoppable(topology.rank, insist=not topology.started) as (stop, console),
+        closing(start(stop)) as run,
     ):
-        for report in reports:
+        for report in run:
             console.show(report)
             if report.stopping:
                 break
@@ -132,16 +146,38 @@ def follow(start: Callable[[Callable[[], bool]], Iterator[Report]], topology: To
 
 
 @contextmanager
+def _stoppable(
+    rank: int = 0, insist: bool = True, stream: TextIO | None = None
+) -> Iterator[tuple[Stop, Console]]:
+    """Show messages and progress; a signal ends the block, which may be in the middle of it."""
+    from ..processes.stopping import Stop, StopNow, handle_stop_signals
+    from .console import Console, WarningConsole
+
+    stop = Stop(insist)
+    with (
+        closing(WarningConsole(rank) if rank else Console(stream)) as console,
+        _log_to(console),
+        handle_stop_signals(stop.handle),
+        suppress(StopNow),
+    ):
+        yield stop, console
+
+
+@contextmanager
 def _log_to(console: Console) -> Iterator[None]:
     """Print what the package logs on the console, above the progress."""
+    from ..processes.channel import PROGRESS
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno == PROGRESS:
+                console.progress(self.format(record))
+                return
             prefix = "warning: " if record.levelno >= logging.WARNING else ""
             console.say(prefix + self.format(record))
 
     log, handler = logging.getLogger("paceline"), Handler()
-    log.setLevel(logging.INFO)
+    log.setLevel(PROGRESS)
     log.addHandler(handler)
     try:
         yield

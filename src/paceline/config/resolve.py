@@ -66,6 +66,11 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
     config = _divide_rollout(config, given)
     _check_entries(config)
     _check_normalized_rows(config)
+    if config.eval_every and not config.eval_episodes:
+        raise BadInput(
+            f"eval_every is {config.eval_every} and eval_episodes is 0, which turns evaluation "
+            "off; leave one of them out"
+        )
     return config
 
 

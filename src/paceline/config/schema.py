@@ -188,8 +188,8 @@ class Config:
 
     eval_every: Steps | None = None
     """evaluate every so many steps, and keep the best checkpoint"""
-    eval_episodes: Count = 20
-    """episodes per evaluation, also of the final one"""
+    eval_episodes: Annotated[int, Ge(0), Le(10**6)] = 20
+    """episodes per evaluation, also of the final one (0: no evaluation)"""
     save_every: Steps | None = None
     """save a checkpoint every so many steps (else twice a minute)"""
     keep: Count = 3

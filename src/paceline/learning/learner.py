@@ -151,7 +151,7 @@ class Learner:
         return self.flat.published.numpy(force=True)
 
     @standard_settings()
-    def update(self, rollout: Rollout, progress_remaining: float) -> Metrics:
+    def update(self, rollout: Rollout, progress_remaining: float = 1.0) -> Metrics:
         """Learn from one rollout; `progress_remaining` falls from 1 to 0 over the run.
 
         If anything becomes NaN or infinite, the state is restored and `Diverged` raised.

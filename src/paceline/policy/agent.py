@@ -35,11 +35,16 @@ class Agent:
     """A network and its weights by name, in the module's order. Greedy unless asked to sample."""
 
     def __init__(self, network: NetworkSpec, weights: dict[str, Array], seed: int = 0) -> None:
-        self.network, self.weights, self._seed = network, weights, seed
+        self.network, self._seed = network, seed
         self._adapt, self._adapter = ActionAdapter(network.act), ObservationAdapter(network.obs)
-        self._actor: Actor | None = None
         self._rows = self._calls = 0
+        self.load_weights(weights)
         self.reset()
+
+    def load_weights(self, weights: dict[str, Array]) -> None:
+        """Act with these from now on."""
+        self.weights = weights
+        self._actor: Actor | None = None
 
     def reset(self) -> None:
         """Clear the memory: the next observations given to `act` start episodes."""
@@ -82,9 +87,11 @@ class Agent:
 
     def _actions(self, obs: Array, sample: bool) -> Array:
         rows = len(obs)
-        if self._actor is None or rows != self._rows:
-            self._actor, self._rows = self.actor(rows), rows
+        if rows != self._rows:
+            self._actor, self._rows = None, rows
             self.reset()
+        if self._actor is None:
+            self._actor = self.actor(rows)
         if self._carry is None:
             self._carry = np.zeros((rows, self._actor.carry_size), np.float32)
         head, (shape, dtype) = self._actor.distribution, self.network.act.stored

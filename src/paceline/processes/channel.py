@@ -33,6 +33,8 @@ STALLED, SENDING = 5, 60
 not taken, ends its channel."""
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group id of a peer."""
+PROGRESS = logging.INFO - 5
+"""Level of log messages that the next one replaces, such as `evaluating: 7 of 20 episodes`."""
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")

@@ -1,8 +1,9 @@
 """Stopping a run by a signal.
 
-After the first signal the run ends with its iteration. Where that takes longer than `GRACE` seconds
-(an environment that hangs, an evaluation, a compiler), `StopNow` is raised there; where even that
-does not help, the process is ended. A second signal ends it at once.
+After the first signal the run ends with its iteration, or its evaluation with the episodes it has;
+while the run starts, `StopNow` is raised at once. Where an iteration takes longer than `GRACE`
+seconds (an environment that hangs), `StopNow` is raised there; where even that does not help, the
+process is ended. A second signal ends it at once.
 
 The watchdog is a small process beside a command, for what the command itself can no longer do. It
 prints a message when the command ends in the middle of its work: an environment calls os._exit,
@@ -29,8 +30,6 @@ from .lifetime import STOP_SIGNALS, end_descendants, wait_readable
 
 log = logging.getLogger("paceline")
 
-ANNOUNCE_AFTER = 1.0
-"""Seconds after which a message says that the run is stopping."""
 GRACE = 3.0
 TICK = 0.5
 LIMIT = 10.0
@@ -45,6 +44,11 @@ _connection: socket.socket | None = None
 
 _interruptible = 0
 """How many `interruptible` blocks the main thread is in."""
+_starting = 0
+"""How many of them are start-up."""
+
+
+ACKNOWLEDGED = "finishing this iteration, then saving; again to quit now"
 
 
 class StopNow(BaseException):
@@ -52,14 +56,17 @@ class StopNow(BaseException):
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """A block that may be left at any point without damage to what checkpoints hold."""
-    global _interruptible
+def interruptible(starting: bool = False) -> Iterator[None]:
+    """A block that may be left at any point without damage to what checkpoints hold; while a run is
+    `starting`, by the first signal."""
+    global _interruptible, _starting
     _interruptible += 1
+    _starting += starting
     try:
         yield
     finally:
         _interruptible -= 1
+        _starting -= starting
 
 
 class Stop:
@@ -87,14 +94,17 @@ class Stop:
             abort()
         else:
             self.name = signal.Signals(number).name
-            if self._insist:
-                threading.Thread(target=self._enforce, args=(number,), daemon=True).start()
+            # In a thread: a handler may have interrupted the writing of another line.
+            threading.Thread(target=self._enforce, args=(number,), daemon=True).start()
+            if _starting and self._insist:
+                raise StopNow
 
     def _enforce(self, number: int) -> None:
-        """In a thread: make sure that the main thread stops."""
-        time.sleep(ANNOUNCE_AFTER)
-        log.info("%s: the run stops after this iteration; a second signal ends it", self.name)
-        time.sleep(GRACE - ANNOUNCE_AFTER)
+        """In a thread: say that the run stops, and make sure that the main thread does."""
+        log.info("%s: %s", self.name, ACKNOWLEDGED)
+        if not self._insist:
+            return
+        time.sleep(GRACE)
         waited = 0.0
         while waited < LIMIT - GRACE:
             if _interruptible:

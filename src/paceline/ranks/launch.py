@@ -15,26 +15,27 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import gymnasium as gym
 import psutil
 
 from ..config.schema import Config
 from ..envs.suites.gym import registered
-from ..errors import EnvironmentFailed, LostRank, PacelineError, StoppedEarly
+from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, StoppedEarly
 from ..processes.channel import Channel, Listener, LogMessage, pickle_by_value
 from ..processes.hardware import oom_kills
 from ..processes.launcher import CHANNEL, LAUNCH, RENDEZVOUS, check_init_method, requested_at
-from ..processes.lifetime import terminate, wait_readable
+from ..processes.lifetime import wait_or_kill, wait_readable
 from ..processes.shared_memory import anonymous_file
 from ..processes.start import SINGLE_THREADED, start_python
-from ..run.report import Report
+from ..processes.stopping import StopNow
+from ..run.report import Report, check_logged
 from ..storage.files import shown
 
 log = logging.getLogger("paceline")
@@ -85,40 +86,49 @@ class Finished:
     """Last message of a rank: its part of the run is done, or was stopped where all agreed to."""
 
 
+@dataclass(frozen=True)
+class Ready:
+    """The parts of a rank are made: once all are, they stop together, and save."""
+
+    rank: int
+
+
 STOP = "stop"
 WITHOUT_RANKS = "leave ranks at 1"
-FromRank: TypeAlias = Hello | Report | LogMessage | PacelineError | Finished
+FromRank: TypeAlias = Hello | Ready | Report | LogMessage | PacelineError | Finished
 """A `LostRank` is another rank's end; after any other error a restart would not help."""
-ToRank: TypeAlias = bytes | str
-"""The pickled `Job`, then `STOP`."""
+ToRank: TypeAlias = bytes | str | dict[str, float]
+"""The pickled `Job`, then numbers to log, and `STOP`."""
 RankChannel: TypeAlias = Channel[ToRank, FromRank]
 
 
+@contextmanager
 def launch(
     job: Job, config: Config, processes: int, stopping: Callable[[], bool]
-) -> Iterator[Report]:
-    """Start the ranks; yield rank 0's reports; leaving the loop ends them, with a checkpoint."""
-    ranks = Ranks(job, config, processes)
-    try:
-        yield from ranks.reports(stopping)
-    except GeneratorExit:
-        ranks.stop()
-        for _ in ranks.reports(lambda: True):
-            pass
-        raise
-    finally:
-        ranks.close()
+) -> Iterator[Ranks]:
+    """Start the ranks; end them, and wait until they have ended, when the block is left."""
+    with closing(Ranks(job, config, processes, stopping)) as ranks:
+        yield ranks
 
 
 class Ranks:
     """The rank processes of one launch, as the process that started them sees them."""
 
-    def __init__(self, job: Job, config: Config, processes: int) -> None:
+    lockstep = True
+
+    def __init__(
+        self, job: Job, config: Config, processes: int, stopping: Callable[[], bool]
+    ) -> None:
         check_init_method(config.init_method)
+        self.config, self._processes, self._stopping = config, processes, stopping
         self._job = pickle_by_value(job, WITHOUT_RANKS)
         self._max_restarts = config.max_restarts
         self._folder = str(getattr(job.subject, "output_dir", job.subject))
         self._channels: dict[RankChannel, Hello | None] = {}
+        self._ready: set[int] = set()
+        """ranks whose parts are made, in this attempt"""
+        self._logged: dict[str, float] = {}
+        """not yet sent to rank 0"""
         self._attempt, self._failures, self._last_iter = 0, 0, 0
         self._failure: str | None = None
         """what happened to the first rank that was lost in this attempt"""
@@ -136,13 +146,55 @@ class Ranks:
             self._agent = _start_agent(processes, variables)
             self._resources = stack.pop_all()
 
-    def reports(self, stopping: Callable[[], bool]) -> Iterator[Report]:
-        """Until all ranks have ended."""
+    @property
+    def directory(self) -> Path:
+        return Path(self._folder)
+
+    @property
+    def agent(self) -> NoReturn:
+        raise self._elsewhere("its policy can't be had", "paceline.load(run.directory)")
+
+    def evaluate(self, episodes: int | None) -> NoReturn:
+        raise self._elsewhere("it can't be evaluated from here", "eval_every=… for rank 0")
+
+    def save(self) -> NoReturn:
+        raise self._elsewhere("it can't be saved from here", "save_every=… for rank 0")
+
+    def _elsewhere(self, what: str, instead: str) -> BadInput:
+        return BadInput(
+            f"this run trains in {self._processes} processes of its own, so {what} while it "
+            f"trains; use {instead}"
+        )
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Have rank 0 add these to the next report that it writes."""
+        self._logged |= check_logged(values)
+        for channel, hello in self._channels.items():
+            if hello is not None and hello.rank == 0 and 0 in self._ready and self._logged:
+                with suppress(OSError):
+                    channel.send(self._logged)
+                    self._logged = {}
+
+    def reports(self) -> Iterator[Report]:
+        """Rank 0's, until all ranks have ended; leaving the loop ends them, with a checkpoint."""
+        try:
+            yield from self._follow(self._stopping)
+        except GeneratorExit:
+            self.stop()
+            with suppress(StopNow):
+                for _ in self._follow(lambda: True):
+                    pass
+            raise
+
+    def _follow(self, stopping: Callable[[], bool]) -> Iterator[Report]:
         over = False
         while not over:
             agent_ended = self._agent.poll() is not None
             if self._stop_by is None and stopping():
                 self.stop()
+            if self._stop_by is not None and self._starting:
+                log.info(f"stopped while the ranks were starting; {self._how_to_go_on()}")
+                raise StopNow
             self._check_deadline()
             channels = self._wait()
             over = agent_ended and not channels
@@ -154,6 +206,9 @@ class Ranks:
                         yield report
                     case Hello() as hello:
                         self._on_hello(channel, hello)
+                    case Ready(rank):
+                        self._ready.add(rank)
+                        self.log({})
                     case LogMessage(level, text, trace):
                         log.log(level, "%s%s", text, f"\n{trace}" if trace else "")
                     case LostRank() as error:
@@ -166,6 +221,16 @@ class Ranks:
         if self._agent.returncode:
             failure = self._failure or "the launcher of ranks is gone"
             raise StoppedEarly(f"{failure}; go on with `paceline resume {shown(self._folder)}`")
+
+    @property
+    def _starting(self) -> bool:
+        """Whether there are ranks that can't stop together with the others, and save, yet."""
+        return len(self._ready) < self._processes
+
+    def _how_to_go_on(self) -> str:
+        begun = (self.directory / "checkpoints").exists()
+        resume = f"go on from the last checkpoint with `paceline resume {shown(self._folder)}`"
+        return resume if begun else "there is nothing to save yet"
 
     def _check_deadline(self) -> None:
         """Ranks that were told to stop, and hang, are not waited for."""
@@ -229,6 +294,7 @@ class Ranks:
                 f"{failure}; that was failure {self._failures} in a row without getting any further"
             )
         log.warning("%s; all ranks start again from the last checkpoint", failure)
+        self._ready.clear()
         self._failure = None
         for channel, hello in list(self._channels.items()):
             # Processes that a rank's environment has started may hold its channel open.
@@ -254,12 +320,19 @@ class Ranks:
         channel.close()
 
     def close(self) -> None:
-        """End the agent, which ends its ranks."""
+        """End the agent, which ends its ranks; those that start end once they are disconnected."""
         self._wake_agent()
-        terminate(self._agent, GRACE)
+        if self._agent.poll() is None:
+            self._agent.terminate()
+        if self._starting:
+            self._disconnect_all()
+        wait_or_kill(self._agent, GRACE)
+        self._disconnect_all()
+        self._resources.close()
+
+    def _disconnect_all(self) -> None:
         for channel in list(self._channels):
             self._disconnect(channel)
-        self._resources.close()
 
 
 def _rendezvous_file(listener: Listener, stack: ExitStack) -> str:

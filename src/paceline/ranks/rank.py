@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import NoReturn
@@ -16,11 +17,11 @@ from .. import session
 from ..envs.suites.gym import register
 from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, StoppedEarly
 from ..processes import launcher
-from ..processes.channel import Channel, LogSender, connect, unpickle
+from ..processes.channel import PROGRESS, Channel, LogSender, connect, unpickle
 from ..processes.lifetime import exit_now
-from ..processes.stopping import handle_stop_signals
+from ..processes.stopping import StopNow, handle_stop_signals
 from ..storage.compiler_cache import CACHE, compiled_cache
-from .launch import STOP, WITHOUT_RANKS, Finished, FromRank, Hello, Job, ToRank
+from .launch import STOP, WITHOUT_RANKS, Finished, FromRank, Hello, Job, Ready, ToRank
 
 RESTART = 1
 """Exit code at which the agent starts all ranks again, as it does when one is killed."""
@@ -45,6 +46,7 @@ class Rank:
     def __init__(self, channel: Channel[FromRank, ToRank], rank: int) -> None:
         self._channel, self._rank = channel, rank
         self._stop, self._over = False, False
+        self._log: Callable[[dict[str, float]], None] = lambda values: None
         # A launcher that is slow to read must not make this rank look as if it hung.
         self._sender = ThreadPoolExecutor(max_workers=1)
 
@@ -56,11 +58,13 @@ class Rank:
         assert isinstance(job, bytes)
         threading.Thread(target=self._receive_all, daemon=True).start()
         log = logging.getLogger("paceline")
-        log.setLevel(logging.INFO)
+        log.setLevel(PROGRESS)
         log.addHandler(LogSender(self.send, f"rank {rank}: " if rank else ""))
         try:
             with handle_stop_signals(self._on_signal):
                 self._run(unpickle(job, WITHOUT_RANKS))
+        except StopNow:  # the evaluation at the end was cut short
+            self.send(Finished())
         except LostRank as error:
             self.send(error)
             return RESTART
@@ -83,8 +87,11 @@ class Rank:
         sys.argv, launcher.requested = job.argv, job.requested_at
         register(job.registered)
         function = getattr(session, job.function)
-        with closing(function(job.subject, lambda: self._stop, **job.changes)) as reports:
-            for report in reports:
+        with closing(function(job.subject, lambda: self._stop, **job.changes)) as run:
+            run.open()
+            self._log = run.log
+            self.send(Ready(self._rank))
+            for report in run:
                 if self._rank == 0:
                     self.send(report)
                 if report.stopping:
@@ -102,7 +109,11 @@ class Rank:
         """Stop when told to; end at once when the launcher is gone."""
         try:
             while True:
-                self._stop = self._channel.receive() == STOP
+                message = self._channel.receive()
+                if isinstance(message, dict):
+                    self._log(message)
+                else:
+                    self._stop = message == STOP
         except (EOFError, OSError):
             if not self._over:
                 os._exit(RESTART)

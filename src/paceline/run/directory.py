@@ -27,9 +27,10 @@ from .writers import reserve
 
 log = logging.getLogger("paceline")
 
-CONFIG, RUN, METRICS, EVALUATION = "config.yaml", "run.json", "metrics.jsonl", "eval.json"
+CONFIG, RUN, METRICS, EPISODES = "config.yaml", "run.json", "metrics.jsonl", "episodes.csv"
+EVALUATION, SAMPLED_EVALUATION = "eval.json", "eval-sampled.json"
 FOLDERS = ("checkpoints", "events", "video")
-RUN_FILES = (CONFIG, METRICS, RUN, EVALUATION, *FOLDERS)
+RUN_FILES = (CONFIG, METRICS, RUN, EVALUATION, EPISODES, SAMPLED_EVALUATION, *FOLDERS)
 MAX_RUN_BYTES = 2**20
 """Size of the largest run.json that is read."""
 RECORDING = {"eval_every", "eval_episodes", "save_every", "keep", "log_every", "log_jsonl", "track"}

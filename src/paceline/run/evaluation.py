@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from ..envs.spaces import specs_mismatch
 from ..envs.vec import RowStepper
 from ..errors import BadInput, EnvironmentFailed
 from ..policy.agent import Agent
+from ..processes.channel import PROGRESS
 from ..processes.hardware import available_cpus
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array
@@ -39,6 +41,8 @@ log = logging.getLogger("paceline")
 MAX_COLUMNS = 16
 EVALUATION_SEED = 1_000_003
 """Far from the seeds that users give their runs."""
+PROGRESS_EVERY = 0.25
+"""Seconds between two messages about how far an evaluation is."""
 NO_LIMIT = 100_000
 """Steps after which an episode without a time limit is cut off."""
 FEWEST = 10
@@ -62,8 +66,9 @@ class EvalResult:
     min: float
     max: float
     length_mean: float
-    ci_low: float
-    ci_high: float
+    ci_low: float | None
+    """95% bootstrap interval of the mean; None over one episode"""
+    ci_high: float | None
     returns: list[float]
     seeds: list[int]
     """of the episodes; empty for a suite that takes none per episode"""
@@ -71,6 +76,8 @@ class EvalResult:
     env_id: str | None = None
     sampled: bool = False
     """whether actions were sampled, instead of the most likely taken"""
+    cut_short: bool = False
+    """whether it was stopped: long episodes, which end last, are missing"""
     elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
     """results on other variants of the environment, by name: for Procgen, on all levels"""
 
@@ -82,58 +89,87 @@ class EvalResult:
         """The content of eval.json."""
         return json.dumps(self.as_dict(), indent=1).encode()
 
-    def elsewhere_lines(self) -> Iterator[str]:
-        """A line of text for each of the other variants."""
+    def lines(self) -> Iterator[str]:
+        """Text: mean and interval, here and in the other variants."""
+        yield _summary(self.as_dict())
         for name, found in self.elsewhere.items():
-            yield (
-                f"{name.replace('_', ' ')}: mean {found['mean']:.2f} ± {found['std']:.2f}, 95% "
-                f"interval {found['ci_low']:.2f} to {found['ci_high']:.2f}"
+            yield f"{name.replace('_', ' ')}: {_summary(found)}"
+
+
+def _summary(result: dict[str, Any]) -> str:
+    text = f"mean {result['mean']:.2f}"
+    if result["episodes"] > 1:
+        text += f" ± {result['std']:.2f}"
+    text += f" over {several(result['episodes'], 'episode')}"
+    if result["ci_low"] is not None:
+        text += f", 95% interval {result['ci_low']:.2f} to {result['ci_high']:.2f}"
+    return text + (" (cut short: long episodes are missing)" if result["cut_short"] else "")
+
+
+@dataclass(kw_only=True)
+class Evaluation:
+    """How a policy is evaluated, and how far it is."""
+
+    episodes: int
+    sample: bool = False
+    seed: int | None = None
+    """of the episodes (None: those of every evaluation)"""
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    stopping: Callable[[], bool] = lambda: False
+    """when it returns true, the evaluation ends with the episodes it has"""
+    done: int = 0
+    """episodes that have ended"""
+    variants: int = 1
+    _logged: float = field(default_factory=time.monotonic)
+
+    def log_progress(self) -> None:
+        """Now and then, so that a long evaluation is not silent."""
+        if time.monotonic() - self._logged >= PROGRESS_EVERY:
+            self._logged = time.monotonic()
+            log.log(
+                PROGRESS, f"evaluating: {self.done} of {self.variants * self.episodes} episodes"
             )
 
 
 def evaluate_policy(
-    agent: Agent,
-    env_id: EnvId,
-    options: dict[str, Any],
-    episodes: int,
-    sample: bool = False,
-    heartbeat: Heartbeat | None = None,
-) -> EvalResult:
-    """Evaluate in `env_id`, and in the other variants that its suite names, if any."""
+    agent: Agent, env_id: EnvId, options: dict[str, Any], evaluation: Evaluation
+) -> EvalResult | None:
+    """Evaluate in `env_id`, and in the other variants that its suite names, if any.
+
+    None if it was stopped before the first episode had ended.
+    """
+    if evaluation.episodes < 1:
+        raise BadInput(f"episodes is {evaluation.episodes}; write 1 or more")
     options = options | {"vector": False}  # only single environments can be seeded per episode
-    source = source_of(env_id, **options)
-    here, *others = (
-        _evaluate(agent, env_id, options | {"kwargs": kwargs}, episodes, sample, heartbeat)
-        for kwargs in (options.get("kwargs"), *source.elsewhere.values())
-    )
-    found = zip(source.elsewhere, others, strict=True)
-    return replace(here, elsewhere={name: one.as_dict() for name, one in found})
+    elsewhere = source_of(env_id, **options).elsewhere
+    evaluation.variants = 1 + len(elsewhere)
+    here = _evaluate(agent, env_id, options, evaluation)
+    found = {}
+    for name, kwargs in elsewhere.items():
+        result = _evaluate(agent, env_id, options | {"kwargs": kwargs}, evaluation)
+        if result is not None:
+            found[name] = result.as_dict()
+    return here and replace(here, elsewhere=found)
 
 
 def _evaluate(
-    agent: Agent,
-    env_id: EnvId,
-    options: dict[str, Any],
-    episodes: int,
-    sample: bool,
-    heartbeat: Heartbeat | None,
-) -> EvalResult:
+    agent: Agent, env_id: EnvId, options: dict[str, Any], evaluation: Evaluation
+) -> EvalResult | None:
     """Episode e runs in column e mod C, so that slow episodes count as often as fast ones.
 
     An episode in which the environment fails is replaced by the column's next one.
     """
-    if episodes < 1:
-        raise BadInput(f"episodes is {episodes}; write 1 or more")
-    width = min(episodes, MAX_COLUMNS)
+    width = min(evaluation.episodes, MAX_COLUMNS)
+    seed = EVALUATION_SEED if evaluation.seed is None else evaluation.seed
     more = {"default_time_limit": NO_LIMIT, "threads": available_cpus(), **options}
-    with closing(make_columns(env_id, width, EVALUATION_SEED, **more)) as columns:
-        columns.heartbeat = heartbeat or Heartbeat()
+    with closing(make_columns(env_id, width, seed, **more)) as columns:
+        columns.heartbeat = evaluation.heartbeat
         spaces = columns.obs_spec.seen, columns.act_spec
         if other := specs_mismatch((agent.network.obs, agent.network.act), spaces):
             role, wanted, found = other
             raise BadInput(f"the policy's {role} are {wanted}, the environment's {found}")
         try:
-            totals, lengths, numbers = _play(agent, columns, episodes, sample)
+            totals, lengths, numbers = _play(agent, columns, evaluation, seed)
         except EnvironmentFailed as error:
             raise EnvironmentFailed(f"during evaluation {error}") from error
         if columns.failures:
@@ -141,6 +177,10 @@ def _evaluate(
                 f"environments failed {several(columns.failures, 'time')} during evaluation; their "
                 "episodes were replaced by others"
             )
+    ended = np.flatnonzero(lengths)
+    if not len(ended):
+        return None
+    totals = totals[ended]
     if not np.isfinite(totals).all():
         bad = totals[~np.isfinite(totals)][0]
         raise EnvironmentFailed(
@@ -148,28 +188,31 @@ def _evaluate(
         )
     seeds = []
     if isinstance(columns, EnvColumns):
-        seeds = [episode_seed(EVALUATION_SEED, e % width, k) for e, k in enumerate(numbers)]
-    low, high = _interval(totals)
+        seeds = [episode_seed(seed, e % width, numbers[e]) for e in ended.tolist()]
+    low, high = _interval(totals) if len(ended) > 1 else (None, None)
     return EvalResult(
-        episodes=episodes,
+        episodes=len(ended),
         mean=float(totals.mean()),
         std=float(totals.std()),
         median=float(np.median(totals)),
         min=float(totals.min()),
         max=float(totals.max()),
-        length_mean=float(lengths.mean()),
+        length_mean=float(lengths[ended].mean()),
         ci_low=low,
         ci_high=high,
         returns=totals.tolist(),
         seeds=seeds,
-        sampled=sample,
+        sampled=evaluation.sample,
+        cut_short=len(ended) < evaluation.episodes,
     )
 
 
 def _play(
-    agent: Agent, columns: Columns, episodes: int, sample: bool
+    agent: Agent, columns: Columns, evaluation: Evaluation, seed: int
 ) -> tuple[Array, Array, list[int]]:
-    """Per episode: return, length, and its number in its column, counting dropped ones."""
+    """Per episode: return, length (0: it has not ended), and its number in its column, counting
+    dropped ones."""
+    episodes = evaluation.episodes
     width, stepper = columns.num_envs, RowStepper(columns)
     row = stepper.row
     actor = agent.actor(row.columns)
@@ -181,13 +224,14 @@ def _play(
     """played: episodes of each column; dropped: consecutive ones in which it failed"""
     stepper.reset()
     missing = episodes
-    while missing:
+    while missing and not evaluation.stopping():
         columns.heartbeat.row += 1
+        evaluation.log_progress()
         obs, first = stepper.observe()
         with np.errstate(all="ignore"):  # an environment may have changed it
             actor.step(obs, first, carry, parameters)
-        if sample:
-            noise = actor.distribution.noise(EVALUATION_SEED, columns.row, 0, row.columns, 1)[0]
+        if evaluation.sample:
+            noise = actor.distribution.noise(seed, columns.row, 0, row.columns, 1)[0]
             actor.distribution.sample(parameters, noise, row.action[0])
         else:
             actor.distribution.greedy(parameters, row.action[0])
@@ -209,6 +253,7 @@ def _play(
                 totals[number], lengths[number] = total[i], length[i]
                 numbers[number] = int(columns.episode[i])
                 missing -= 1
+                evaluation.done += 1
             total[i] = length[i] = dropped[i] = 0
             played[i] += 1
     return totals, lengths, numbers

@@ -13,7 +13,7 @@ from ..processes.hardware import Usage
 from ..rollout import Episode, Rollout
 from .budget import Progress
 from .build import Parts
-from .report import Report
+from .report import FinishedEpisode, Report
 
 MEANS = ("t_rollout", "t_learn", "t_sync", "t_wait", "lag_mean")
 """Reported as means over iterations; of an iteration that ranks make together, over ranks too."""
@@ -48,8 +48,7 @@ class Meter:
                 self._total[name] = 0.0
         self._peaks = {name: -math.inf for name, kind in self._kinds.items() if kind == "max"}
         self._lag_max = 0
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
+        self._finished: list[FinishedEpisode] = []
 
     @property
     def iters(self) -> int:
@@ -122,15 +121,14 @@ class Meter:
             total = dict(zip(self._summed, reduced.tolist(), strict=True))
         for name, value in total.items():
             self._total[name] += value
-        for episode in episodes:
-            self._returns.append(episode.total)
-            self._lengths.append(episode.length)
-            progress.add_episode(episode.total)
         iters = round(total["iters"])
         self._others_updates = max(0, iters - 1)
         progress.iter += iters
         progress.steps += round(total["steps"])
         progress.time += elapsed if own_clock else total["time"]
+        for episode in episodes:
+            self._finished.append(FinishedEpisode(progress.time, progress.steps, episode))
+            progress.add_episode(episode.total)
         return total["stop"] > 0
 
     def report(self, fraction: float, stopping: bool) -> Report:
@@ -141,6 +139,7 @@ class Meter:
         # Asynchronous learners make several iterations at a time.
         each = wall / n * (self._sync.world_size // self._sync.size)
         busy = mean["t_rollout"] + mean["t_learn"] + mean["t_sync"]
+        episodes = [finished.episode for finished in self._finished]
         report = Report(
             time=progress.time,
             iter=progress.iter,
@@ -154,21 +153,22 @@ class Meter:
             restarts=round(total["restarts"]),
             env_restarts=round(total["env_restarts"]),
             lag_max=int(self._sync.max(self._lag_max)) if total["lag_mean"] else 0,
-            episodes=len(self._returns),
-            episode_return=_mean(self._returns),
-            episode_length=_mean(self._lengths),
+            episodes=len(episodes),
+            episode_return=_mean([episode.total for episode in episodes]),
+            episode_length=_mean([episode.length for episode in episodes]),
             memory_mb=total["memory"],
             cpu_percent=total["cpu"] or None,
             recent_return=_mean(list(progress.recent)),
             fraction=fraction,
             stopping=stopping,
-            metrics=self._metrics(n),
+            metrics=self._metrics(n, episodes),
+            finished=tuple(self._finished),
         )
         self._reported = now
         self._reset()
         return report
 
-    def _metrics(self, iters: int) -> dict[str, float]:
+    def _metrics(self, iters: int, episodes: list[Episode]) -> dict[str, float]:
         """The learner's metrics since the last report, and those of teams."""
         metrics: dict[str, float] = {}
         for name, kind in self._kinds.items():
@@ -178,10 +178,9 @@ class Meter:
                 metrics[name] = self._total[name] / (iters if kind == "mean" else 1)
         if self._columns_per_env > 1:
             metrics["agent_steps"] = round(self._total["agent_steps"])
-            if self._returns:
-                metrics["team_return"] = (
-                    self._columns_per_env * sum(self._returns) / len(self._returns)
-                )
+            if episodes:
+                returns = [episode.total for episode in episodes]
+                metrics["team_return"] = self._columns_per_env * sum(returns) / len(returns)
         return metrics
 
 

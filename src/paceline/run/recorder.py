@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from ..config.schema import Config
+from ..envs.source import source_of
 from ..errors import PacelineError, StoppedEarly
 from ..policy.agent import Agent
-from ..processes.stopping import interruptible
+from ..processes.stopping import StopNow, interruptible
 from ..storage import checkpoint
 from ..storage.files import replace_file, shown
 from .budget import Progress
 from .build import Parts
 from .checkpointing import LONG_REPLAY, copy_weights, gather_state, make_checkpoint, replay_steps
-from .directory import EVALUATION, METRICS, RUN, RunDirectory
-from .evaluation import EvalResult, Outcome, evaluate_policy
-from .report import Report
-from .writers import JsonLines, TensorBoard
+from .directory import EPISODES, EVALUATION, METRICS, RUN, RunDirectory
+from .evaluation import EvalResult, Evaluation, Outcome, evaluate_policy
+from .report import Report, check_logged
+from .writers import EpisodeTable, JsonLines, TensorBoard
 
 log = logging.getLogger("paceline")
 
@@ -32,13 +33,23 @@ SAVE_SECONDS = 30.0
 
 
 class Recorder:
-    """Rank 0 decides and writes; all ranks take part in checkpoints."""
+    """Rank 0 decides and writes; all ranks take part in checkpoints.
+
+    A report is evaluated by `record` and written by `commit`, between which the caller's loop adds
+    what it logs.
+    """
 
     def __init__(
-        self, config: Config, folder: Path, parts: Parts, progress: Progress, requested_at: float
+        self,
+        config: Config,
+        folder: Path,
+        parts: Parts,
+        progress: Progress,
+        stopping: Callable[[], bool],
+        requested_at: float,
     ) -> None:
-        self._config, self._folder, self._parts, self._progress = config, folder, parts, progress
-        self._requested_at, self._started = requested_at, False
+        self._config, self.folder, self._parts, self._progress = config, folder, parts, progress
+        self._stopping, self._requested_at, self._started = stopping, requested_at, False
         self._time_before, self._reported_iter = progress.time, progress.iter
         self._resumed = progress.iter > 0
         self._seconds = {"eval": 0.0, "save": 0.0}
@@ -46,10 +57,11 @@ class Recorder:
         self._reported_seconds = dict(self._seconds)
         self._directory: RunDirectory | None = None
         """on rank 0 only"""
-        self._outputs: list[JsonLines | TensorBoard] = []
+        self._outputs: list[JsonLines | TensorBoard | EpisodeTable] = []
         if parts.sync.rank == 0:
             self._directory = RunDirectory(folder)
             self._outputs.append(JsonLines(folder / METRICS, own=True))
+            self._outputs.append(EpisodeTable(folder / EPISODES))
             if config.log_jsonl:
                 self._outputs.append(JsonLines(Path(config.log_jsonl)))
             if config.track == "tensorboard":
@@ -57,8 +69,16 @@ class Recorder:
                 self._outputs.append(TensorBoard(folder / "events", purge))
         self._steps, self._saved_at = progress.steps, time.monotonic()
         self._saved_iter = progress.iter if self._resumed else -1
+        self._report: Report | None = None
+        """not yet written"""
+        self._logged: dict[str, float] = {}
+        """by the user, for the next report that is written"""
+        self._save_now = False
+        self._best_before = progress.best
+        """of the evaluations before the last checkpoint"""
         self._replay_announced = False
         self._outcome = Outcome(parts.learner.module.policy, progress)
+        self._evaluation_left = EvaluationEstimate(config, parts)
         self._unwritable: set[str] = set()
         """files that a warning was given for"""
 
@@ -69,36 +89,83 @@ class Recorder:
             self._directory.close()
 
     def record(self, report: Report) -> Report:
-        """Evaluate if it is due; write the report; save if it is due."""
-        best, due = self._progress.best, False
-        if self._directory is not None:
-            lost = self._check_directory()
-            if not self._started:
-                self._log_startup(report)
-            report = self._evaluate_and_write(self._with_times(report))
-            due = lost or self._progress.best != best or self._save_due(report)
+        """Evaluate if it is due; the report is written by `commit`."""
+        self._report = report
+        if self._directory is None:
+            return report
+        self._save_now |= self._check_directory()
+        if not self._started:
+            self._log_startup(report)
+        left = self._evaluation_left.seconds(report)
+        self._report = replace(self._with_times(report), evaluation_left=left)
+        if _crosses(self._config.eval_every, self._steps, report.steps):
+            self.evaluate(self._config.eval_episodes)
+        return self._report
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Add numbers to the next report that is written."""
+        self._logged |= check_logged(values)
+
+    def evaluate(self, episodes: int) -> EvalResult | None:
+        """Evaluate now; the result belongs to the report that is not yet written."""
+        with self._timed("eval"):
+            result = self._evaluate(episodes)
+        if self._directory is None or result is None or result.cut_short:
+            return result
+        best, suffix = self._progress.best, ""
+        if best is None or result.mean > best:
+            self._progress.best, suffix = result.mean, ", the best so far"
+        if self._report is not None:
+            self._report = replace(self._report, eval_return=result.mean)
+        log.info(f"evaluation after {self._progress.steps:,} steps: mean {result.mean:.2f}{suffix}")
+        return result
+
+    def commit(self) -> None:
+        """Write the report, with what was logged; save if it is due."""
+        report = self._write()
+        if report is None:
+            return
+        due = self._directory is not None and (self._save_now or self._save_due(report))
         self._steps = report.steps
         if self._parts.sync.size > 1:
             due = not self._parts.sync.all(not due)  # as rank 0 has decided
-        if not due:
-            return report
+        if due:
+            self.save(report.eval_return)
+
+    def save(self, evaluated: float | None = None) -> Path | None:
+        """Write what was reported, then a checkpoint; None on other ranks, or if it failed."""
+        self._write()
+        self._save_now = False
+        best = self._progress.best
         with self._timed("save"):
-            saved = self._save(report.eval_return, is_best=self._progress.best != best)
+            saved = self._save(evaluated, is_best=best != self._best_before)
         if saved is None:
-            self._progress.best = best
+            self._progress.best = self._best_before
+        self._best_before = self._progress.best
         if self._directory is not None and self._directory.lost:
-            where = f"go on with `paceline resume {shown(self._folder)}`"
+            where = f"go on with `paceline resume {shown(self.folder)}`"
             outcome = where if saved else "no checkpoint could be written"
             raise StoppedEarly(f"{self._directory.lost}; {outcome}")
+        return saved
+
+    def _write(self) -> Report | None:
+        """Write the report that is not yet written, if there is one."""
+        report, self._report = self._report, None
+        if report is not None and self._directory is not None:
+            self._save_now |= self._progress.best != self._best_before
+            logged, self._logged = self._logged, {}
+            for output in self._outputs:
+                output.write(replace(report, metrics={**logged, **report.metrics}), logged)
         return report
 
     def _check_directory(self) -> bool:
         """Whether a checkpoint is due because the run was moved, or its last one deleted."""
         assert self._directory is not None
         if moved := self._directory.check():
-            self._folder = self._directory.folder
-            self._outputs[0].path = self._folder / METRICS
-        newest = self._folder / "checkpoints" / f"{self._saved_iter:08d}"
+            self.folder = self._directory.folder
+            for output, name in zip(self._outputs, (METRICS, EPISODES), strict=False):
+                output.path = self.folder / name
+        newest = self.folder / "checkpoints" / f"{self._saved_iter:08d}"
         missing = self._saved_iter >= 0 and not newest.exists()
         if missing:
             self._saved_iter = -1
@@ -122,22 +189,6 @@ class Recorder:
         each = {name: (now - before[name]) / iters for name, now in self._seconds.items()}
         return replace(report, t_eval=each["eval"], t_save=each["save"])
 
-    def _evaluate_and_write(self, report: Report) -> Report:
-        """The report with its evaluation, if one is due; notes whether it is the best so far."""
-        try:
-            if _crosses(self._config.eval_every, self._steps, report.steps):
-                with self._timed("eval"):
-                    report = replace(report, eval_return=self._evaluate().mean)
-        finally:  # if the evaluation fails, the metrics are written all the same
-            for output in self._outputs:
-                output.write(report)
-        score, best, suffix = report.eval_return, self._progress.best, ""
-        if score is not None:
-            if best is None or score > best:
-                self._progress.best, suffix = score, ", the best so far"
-            log.info(f"evaluation after {report.steps:,} steps: mean {score:.2f}{suffix}")
-        return report
-
     def _save_due(self, report: Report) -> bool:
         if self._config.save_every:
             return _crosses(self._config.save_every, self._steps, report.steps)
@@ -160,52 +211,58 @@ class Recorder:
         if self._directory is not None:
             before = f" after {self._time_before:.1f} s before" if self._resumed else ""
             log.info(
-                f"trained for {self._progress.time - self._time_before:.1f} s{before}, of which "
+                f"training time {self._progress.time - self._time_before:.1f} s{before}, of which "
                 f"evaluations took {self._seconds['eval']:.1f} s and checkpoints "
                 f"{self._seconds['save']:.1f} s"
             )
         self._save_last()
-        if self._directory is None:
+        if self._directory is None or not self._config.eval_episodes:
             return
-        result = self._evaluate()
-        log.info(
-            f"evaluation: mean {result.mean:.2f} ± {result.std:.2f} over {result.episodes} "
-            f"episodes, 95% interval {result.ci_low:.2f} to {result.ci_high:.2f}"
-        )
-        for line in result.elsewhere_lines():
-            log.info(f"  {line}")
+        result = self._evaluate(self._config.eval_episodes)
+        if result is None:
+            log.info("the evaluation was stopped before its first episode had ended")
+        else:
+            first, *others = result.lines()
+            log.info(f"evaluation: {first}")
+            for line in others:
+                log.info(f"  {line}")
+        if result is None or result.cut_short:
+            raise StopNow  # training is complete; a resume evaluates again
         self._outcome.warn(self._config, self._progress, result)
 
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""
+        self._write()
         if self._parts.sampler is not None and self._parts.sampler.state() is None:
             log.info("stopped before the first step: there is nothing to save yet")
             return
         self._save_last()
         if self._directory is not None:
-            log.info(f"saved; go on with `paceline resume {shown(self._folder)}`")
+            log.info(f"saved; go on with `paceline resume {shown(self.folder)}`")
 
     def fail(self, error: PacelineError) -> None:
         """Save the state before the iteration that failed, unless that takes other ranks."""
+        self._write()
         saved = self._save() if self._parts.sync.size == 1 else None
         if saved:
             error.args = (f"{error}\nthe last good state is in {shown(saved)}",)
 
-    def _evaluate(self) -> EvalResult:
+    def _evaluate(self, episodes: int) -> EvalResult | None:
         parts, config, env_info = self._parts, self._config, self._parts.env_info
         agent = Agent(parts.network, copy_weights(parts.learner))
+        evaluation = Evaluation(
+            episodes=episodes, heartbeat=parts.sync.heartbeat, stopping=self._stopping
+        )
+        began = time.monotonic()
         with interruptible():
-            result = evaluate_policy(
-                agent,
-                env_info.env_id,
-                env_info.options,
-                config.eval_episodes,
-                heartbeat=parts.sync.heartbeat,
-            )
+            result = evaluate_policy(agent, env_info.env_id, env_info.options, evaluation)
+        self._evaluation_left.measured(episodes, time.monotonic() - began)
+        if result is None or self._directory is None:
+            return result
         saved = self._saved_iter == self._progress.iter
         name = f"checkpoints/{self._progress.iter:08d}" if saved else None
         result = replace(result, checkpoint=name, env_id=config.env_name)
-        path = self._folder / EVALUATION
+        path = self.folder / EVALUATION
         self._try_writing(EVALUATION, partial(replace_file, path, result.as_json()))
         return result
 
@@ -215,7 +272,7 @@ class Recorder:
         if state is None or self._directory is None:
             return None
         self._check_directory()
-        progress, folder = self._progress, self._folder / "checkpoints"
+        progress, folder = self._progress, self.folder / "checkpoints"
         saved: Path | None = folder / f"{progress.iter:08d}"
         if self._saved_iter != progress.iter:
             if not self._replay_announced and (steps := replay_steps(state)) > LONG_REPLAY:
@@ -241,7 +298,7 @@ class Recorder:
         if saved is None:
             raise StoppedEarly(
                 "the last checkpoint could not be written; earlier ones are intact: free some "
-                f"space, then `paceline resume {shown(self._folder)}`"
+                f"space, then `paceline resume {shown(self.folder)}`"
             )
 
     def _try_writing(self, name: str, write: Callable[[], Any]) -> Any:
@@ -250,10 +307,34 @@ class Recorder:
             return write()
         except OSError as error:
             if name not in self._unwritable:
-                path = shown(self._folder / name)
+                path = shown(self.folder / name)
                 log.warning(f"{path} can't be written: {error.strerror}; training goes on")
             self._unwritable.add(name)
             return None
+
+
+class EvaluationEstimate:
+    """How long the evaluation at the end will take: as the last one, or else from the time of a
+    step in training and the length of recent episodes."""
+
+    def __init__(self, config: Config, parts: Parts) -> None:
+        self._episodes, self._workers = config.eval_episodes, config.workers
+        env_info = parts.env_info
+        self._variants = 1 + len(source_of(env_info.env_id, **env_info.options).elsewhere)
+        self._length: float | None = None
+        self._each: float | None = None
+        """measured seconds per episode"""
+
+    def measured(self, episodes: int, seconds: float) -> None:
+        self._each = seconds / episodes
+
+    def seconds(self, report: Report) -> float:
+        self._length = report.episode_length or self._length
+        if self._each is not None:
+            return self._episodes * self._each
+        busy = self._workers * report.t_iter if self._workers else report.t_rollout
+        step = busy * report.world_size / max(1.0, report.fps * report.t_iter)
+        return self._variants * self._episodes * (self._length or 0.0) * step
 
 
 def _crosses(every: int | None, before: int, now: int) -> bool:

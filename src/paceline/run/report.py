@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any
+
+from ..errors import BadInput
+from ..rollout import Episode
 
 LEARNING = (
     "loss",
@@ -20,6 +24,15 @@ LEARNING = (
     "rho_mean",
 )
 """Metrics that every report has; null if the algorithm does not compute it."""
+
+
+@dataclass(frozen=True)
+class FinishedEpisode:
+    """An episode, and where training was after the iteration in which it ended."""
+
+    time: float
+    steps: int
+    episode: Episode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +85,10 @@ class Report:
     """of the budget that is spent, 0 to 1"""
     stopping: bool = field(default=False, metadata={"written": False})
     """whether a rank was asked to stop: leave the loop"""
+    evaluation_left: float = field(default=0.0, metadata={"written": False})
+    """expected seconds of the evaluation at the end"""
+    finished: tuple[FinishedEpisode, ...] = field(default=(), metadata={"written": False})
+    """the episodes that ended, with when: the lines of episodes.csv"""
 
     def as_dict(self) -> dict[str, Any]:
         """The line of metrics.jsonl; NaN and infinity become None."""
@@ -87,6 +104,27 @@ class Report:
         if not name.startswith("_") and (name in self.metrics or name in LEARNING):
             return self.metrics.get(name)
         raise AttributeError(f"a report has no {name!r}")
+
+
+CORE = frozenset(entry.name for entry in fields(Report)) | frozenset(LEARNING)
+"""Names that belong to every report."""
+
+
+def check_logged(values: Mapping[str, Any]) -> dict[str, float]:
+    """What a user logs, as numbers; names of every report and what is no number are refused."""
+    checked = {}
+    for name, value in values.items():
+        if name in CORE:
+            raise BadInput(f"log({name}=…): every report has its own {name}; choose another name")
+        one = getattr(value, "size", None) == 1 or getattr(value, "numel", lambda: 0)() == 1
+        item = value.item() if one else value  # of numpy or torch
+        if not isinstance(item, Real):
+            raise BadInput(
+                f"log({name}={str(value)[:40]}): {type(value).__name__} is not a number; log one "
+                "value by name, such as log(loss_ratio=0.3)"
+            )
+        checked[name] = float(item)
+    return checked
 
 
 def _clean(value: Any) -> Any:

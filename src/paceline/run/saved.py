@@ -25,9 +25,10 @@ from ..storage import checkpoint
 from ..storage.files import absolute, irregular, shown
 from ..storage.lock import LOCK
 from . import directory
+from .budget import Progress
 from .choices import Choices
-from .directory import CHANGEABLE, CONFIG, FOLDERS, METRICS, RUN, RUN_FILES
-from .writers import cut_back
+from .directory import CHANGEABLE, CONFIG, EPISODES, FOLDERS, METRICS, RUN, RUN_FILES
+from .writers import cut_back, cut_back_episodes
 
 log = logging.getLogger("paceline")
 
@@ -178,8 +179,9 @@ def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in stored.items() if key != sync.counted_by}
 
 
-def rewind(saved: SavedRun, iteration: int, warn_init_method: bool) -> None:
-    """Drop the metrics after `iteration`, which are written again, and update config.yaml."""
+def rewind(saved: SavedRun, progress: Progress, warn_init_method: bool) -> None:
+    """Drop the metrics after `progress`, which are written again, and update config.yaml."""
+    iteration = progress.iter
     folder, config = saved.folder, saved.config
     for name, value in saved.ignored.items():
         if name == "log_jsonl" or warn_init_method:
@@ -195,4 +197,5 @@ def rewind(saved: SavedRun, iteration: int, warn_init_method: bool) -> None:
         elif copy:
             directory.claim_copy(copy, False, folder)
         cut_back(folder / METRICS, iteration)
+        cut_back_episodes(folder / EPISODES, progress.steps)
         directory.write_config(folder, {**config.as_dict(), **saved.ignored})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,26 @@ from ..config.text import printable, several
 from ..config.values import seconds
 from ..distributed import Local, Sync
 from ..errors import BadInput, Diverged, EnvironmentFailed, LostRank, StoppedEarly
+from ..learning.learner import Learner
+from ..policy.actor import Actor
+from ..policy.actor_critic import ActorCritic
+from ..policy.agent import Agent
+from ..policy.network import NetworkSpec
 from ..processes.hardware import available_cpus, cpu_name
 from ..processes.stopping import StopNow, interruptible
 from ..ring import ring, watch
 from ..storage.checkpoint import Checkpoint
 from ..storage.files import shown
 from ..storage.lock import locked
-from .budget import Budget, Progress
+from .budget import RECENT, Budget, Progress
 from .build import Parts, build, env_info_of
-from .checkpointing import check_spaces, load_initial_weights, newest_checkpoint, restore
+from .checkpointing import (
+    check_spaces,
+    copy_weights,
+    load_initial_weights,
+    newest_checkpoint,
+    restore,
+)
 from .choices import Choices, warn_if_oversubscribed
 from .directory import (
     CONFIG,
@@ -38,6 +49,7 @@ from .directory import (
     write_run,
     writing,
 )
+from .evaluation import EvalResult
 from .recorder import Recorder
 from .report import Report
 from .saved import SavedRun, open_run, rewind
@@ -47,18 +59,22 @@ log = logging.getLogger("paceline")
 
 GENERAL = {"continuous": "Box actions", "discrete": "discrete actions", "images": "images"}
 """Presets for environments without tuned values."""
+EPISODES = 20
+"""Episodes of an evaluation that is asked for, where the configuration has none."""
 SYNCHRONIZED = (*BUDGETS, "stop_at_return", "log_every")
 """Options that do not affect learning, and yet have to be the same on all ranks."""
 
 
-def run_in_process(
+@contextmanager
+def open_training(
     config: Config,
     saved: SavedRun | None,
     topology: Topology,
     stopping: Callable[[], bool],
     requested_at: float,
-) -> Iterator[Report]:
-    """Train in this process, which may be one of several ranks, from the beginning or from `saved`.
+) -> Iterator[Training]:
+    """Prepare training in this process, which may be one of several ranks, from the beginning or
+    from `saved`.
 
     Ranks that their launcher has restarted resume what they had begun. `requested_at` is when the
     user asked for the run, by the monotonic clock.
@@ -80,7 +96,124 @@ def run_in_process(
             progress = Progress()
         if topology.writes:
             _announce(config, folder, parts)
-        yield from _record(config, folder, parts, progress, stopping, requested_at)
+        recorder = None
+        if topology.lockstep or not topology.learns:
+            recorder = Recorder(config, folder, parts, progress, stopping, requested_at)
+            stack.enter_context(closing(recorder))
+        training = Training(config, parts, progress, stopping, recorder)
+        try:
+            yield training
+        finally:
+            training.keep_agent()
+
+
+class Training:
+    """A run in this process, once its parts are made."""
+
+    def __init__(
+        self,
+        config: Config,
+        parts: Parts,
+        progress: Progress,
+        stopping: Callable[[], bool],
+        recorder: Recorder | None,
+    ) -> None:
+        """Without a `recorder`, another process records the run (a3c)."""
+        self.config, self._parts, self._progress = config, parts, progress
+        self._stopping, self._recorder = stopping, recorder
+        self._agent = LiveAgent(parts.network, parts.learner)
+
+    @property
+    def directory(self) -> Path:
+        return self._record_keeper().folder
+
+    @property
+    def agent(self) -> Agent:
+        return self._agent
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether other ranks take part in every checkpoint."""
+        return self._parts.sync.size > 1
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        self._record_keeper().log(values)
+
+    def evaluate(self, episodes: int | None) -> EvalResult | None:
+        return self._record_keeper().evaluate(episodes or self.config.eval_episodes or EPISODES)
+
+    def save(self) -> Path | None:
+        return self._record_keeper().save()
+
+    def _record_keeper(self) -> Recorder:
+        if self._recorder is None:
+            raise BadInput(
+                "this process is one of a3c's learners, and rank 0 records the run: use its process"
+            )
+        return self._recorder
+
+    def keep_agent(self) -> None:
+        """Before the learner is closed: the agent keeps the weights it has now."""
+        self._agent.keep()
+
+    def reports(self) -> Iterator[Report]:
+        """Train. A report is written, with what was logged, when the next one is asked for."""
+        config, parts, progress = self.config, self._parts, self._progress
+        budget, loop = Budget.of(config), watch if parts.sampler is None else ring
+        reports = loop(parts, budget, progress, config.log_every, self._stopping)
+        recorder = self._recorder
+        if recorder is None:
+            _wait_until_ready(parts)
+            yield from reports
+            parts.sync.finish()
+            return
+        try:
+            _wait_until_ready(parts)
+            for report in reports:
+                yield recorder.record(report)
+                recorder.commit()
+            if parts.topology.writes:
+                _announce_score(budget, progress)
+            recorder.finish()
+        except (GeneratorExit, StopNow):
+            recorder.stop()
+            raise
+        except (EnvironmentFailed, Diverged) as error:
+            recorder.fail(error)
+            raise
+
+
+class LiveAgent(Agent):
+    """The policy that is being trained, with the weights it has at the moment."""
+
+    def __init__(self, network: NetworkSpec, learner: Learner) -> None:
+        self._learner: Learner | None = learner
+        self._version = learner.version
+        super().__init__(network, copy_weights(learner))
+
+    def keep(self) -> None:
+        """Change no more."""
+        self._refresh()
+        self._learner = None
+
+    def _refresh(self) -> None:
+        """Take the learner's weights, if they have changed."""
+        if self._learner is not None and self._version != self._learner.version:
+            self._version = self._learner.version
+            self.load_weights(copy_weights(self._learner))
+
+    def actor(self, rows: int) -> Actor:
+        self._refresh()
+        return super().actor(rows)
+
+    def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
+        self._refresh()
+        return super().act(obs, sample, action_mask)
+
+    @property
+    def module(self) -> ActorCritic:
+        """While the run trains, the module that is being trained: look, and do not change it."""
+        return self._learner.module if self._learner is not None else super().module
 
 
 def _options_of_this_launch(config: Config) -> dict[str, Any]:
@@ -111,11 +244,11 @@ def _start(
     request: Config, folder: Path | None, sync: Sync, topology: Topology, stack: ExitStack
 ) -> tuple[Config, Path, Parts]:
     """Begin a run, in a new directory under runs/ if none is given."""
-    with interruptible():
+    with interruptible(starting=True):
         env_info = env_info_of(request)
     config = fit_to_spaces(request, env_info.obs_spec, env_info.act_spec)
     _check_ranks_agree(config, sync)
-    with interruptible():
+    with interruptible(starting=True):
         parts = stack.enter_context(build(config, None, env_info, sync, topology))
     if config.init_from:
         load_initial_weights(config.init_from, parts)
@@ -138,20 +271,18 @@ def _resume(
         newest = newest_checkpoint(folder / "checkpoints")
     sent = sync.broadcast(newest and [str(newest[0]), vars(newest[1])])
     found = (Path(sent[0]), Checkpoint(**sent[1])) if sent else None
-    with interruptible():
+    with interruptible(starting=True):
         env_info = env_info_of(config)
         if found is not None:
             check_spaces(*found, env_info)
         parts = stack.enter_context(build(config, choices, env_info, sync, topology))
-    progress = Progress()
-    if found is not None:
-        progress = restore(*found, config, parts)
-    elif config.init_from:
+        progress = Progress() if found is None else restore(*found, config, parts)
+    if found is None and config.init_from:
         load_initial_weights(config.init_from, parts)
     if topology.writes:
         if found is None:
             log.warning(f"{shown(folder)} has no checkpoint yet; it starts from the beginning")
-        rewind(saved, progress.iter, warn_init_method=topology.size > 1)
+        rewind(saved, progress, warn_init_method=topology.size > 1)
         if parts.choices != choices:
             log.warning(
                 "so far this run's minibatch step was compiled, and from here on it is not, so the "
@@ -188,42 +319,26 @@ def _check_ranks_agree(config: Config, sync: Sync) -> None:
                 )
 
 
-def _record(
-    config: Config,
-    folder: Path,
-    parts: Parts,
-    progress: Progress,
-    stopping: Callable[[], bool],
-    requested_at: float,
-) -> Iterator[Report]:
-    """The ring, with every report evaluated, written and, when due, followed by a checkpoint."""
-    budget, loop = Budget.of(config), watch if parts.sampler is None else ring
-    reports = loop(parts, budget, progress, config.log_every, stopping)
-    if not parts.topology.lockstep and parts.topology.learns:
-        _wait_until_ready(parts)
-        yield from reports  # recorded by the process that watches the learners
-        parts.sync.finish()
+def _announce_score(budget: Budget, progress: Progress) -> None:
+    """Say whether the return that ends a run was reached."""
+    if budget.score is None:
         return
-    with closing(Recorder(config, folder, parts, progress, requested_at)) as recorder:
-        try:
-            _wait_until_ready(parts)
-            for report in reports:
-                yield recorder.record(report)
-            if budget.score_reached(progress) and parts.topology.writes:
-                log.info(f"the mean return of recent episodes reached {config.stop_at_return:g}")
-            recorder.finish()
-        except (GeneratorExit, StopNow):
-            recorder.stop()
-            raise
-        except (EnvironmentFailed, Diverged) as error:
-            recorder.fail(error)
-            raise
+    if budget.score_reached(progress):
+        log.info(f"the mean return of recent episodes reached {budget.score:g}")
+        return
+    recent, found = progress.recent, f"fewer than {RECENT} episodes have ended"
+    if len(recent) == RECENT:
+        found = f"the mean return of the last {RECENT} episodes is {sum(recent) / RECENT:.4g}"
+    log.warning(
+        f"the budget is spent, and stop_at_return {budget.score:g} was not reached: {found}"
+    )
 
 
 def _wait_until_ready(parts: Parts) -> None:
     """Reset the environments of all ranks before the clock of any starts."""
     if parts.sampler is not None:
-        parts.sampler.begin()
+        with interruptible(starting=True):
+            parts.sampler.begin()
         torch.set_num_threads(parts.choices.threads)  # environments may have set another number
     parts.sync.barrier()
 

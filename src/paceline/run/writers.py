@@ -1,20 +1,23 @@
-"""Where reports are written: metrics.jsonl, TensorBoard."""
+"""Where reports are written: metrics.jsonl, episodes.csv, TensorBoard."""
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import logging
 import math
 import os
 import stat
 import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
 from ..storage.files import read_lines, replace_file, shown
-from .report import Report
+from .report import FinishedEpisode, Report
 
 log = logging.getLogger("paceline")
 
@@ -28,7 +31,7 @@ class JsonLines:
         self._file = _reserved.pop(path) if path in _reserved else _opened(path, own)
         self._torn = self._warned = False
 
-    def write(self, report: Report) -> None:
+    def write(self, report: Report, logged: Mapping[str, float]) -> None:
         if self._own:
             self._reopen_if_replaced()
         line = (json.dumps(report.as_dict()) + "\n").encode()
@@ -138,6 +141,96 @@ def _holds_metrics(path: Path) -> bool:
     return reports > 0 or not last or last.startswith(b'{"time"')
 
 
+class EpisodeTable:
+    """episodes.csv: a line per episode. A column is added when an episode has a new number in its
+    `info`; given up if it can't be written."""
+
+    COLUMNS = ("time", "step", "column", "return", "length")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._names: list[str] = []
+        """of numbers from `info`, in the order of their columns"""
+        self._failed = False
+        self._attempt(self._open)
+
+    def _open(self) -> None:
+        if self.path.exists():
+            self._names = _read_header(self.path)[len(self.COLUMNS) :]
+        else:
+            replace_file(self.path, _csv_line(self.COLUMNS))
+
+    def write(self, report: Report, logged: Mapping[str, float]) -> None:
+        if report.finished and not self._failed:
+            self._attempt(lambda: self._append(report.finished))
+
+    def _append(self, finished: Iterable[FinishedEpisode]) -> None:
+        new = {name: None for one in finished for name in one.episode.info}
+        if added := [name for name in new if name not in self._names]:
+            self._names += added
+            self._widen(len(added))
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        for one in finished:
+            episode = one.episode
+            known = f"{one.time:.3f}", one.steps, episode.column, f"{episode.total:.6g}"
+            info = (_number(episode.info.get(name)) for name in self._names)
+            rows.writerow((*known, episode.length, *info))
+        if not self.path.exists():  # it was deleted
+            replace_file(self.path, _csv_line((*self.COLUMNS, *self._names)))
+        with os.fdopen(_opened(self.path, own=True), "ab", buffering=0) as file:
+            file.write(text.getvalue().encode())
+
+    def _widen(self, count: int) -> None:
+        """Rewrite the file with `count` empty columns more."""
+        header = _csv_line((*self.COLUMNS, *self._names))
+        old = (line.rstrip(b"\r\n") + b"," * count + b"\n" for line in read_lines(self.path))
+        next(old, None)
+        replace_file(self.path, (line for part in ([header], old) for line in part))
+
+    def _attempt(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (OSError, csv.Error, ValueError) as error:
+            self._failed = True
+            cause = getattr(error, "strerror", None) or error
+            log.warning(f"{shown(self.path)} can't be written: {cause}; training goes on")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _csv_line(values: Iterable[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
+
+
+def _read_header(path: Path) -> list[str]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file), [])
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.6g}"
+
+
+def cut_back_episodes(path: Path, steps: int) -> None:
+    """Drop the episodes after `steps`, and a torn line: a resume writes them again."""
+    if not path.exists():
+        return
+    lines = enumerate(read_lines(path))
+    kept = (line for n, line in lines if n == 0 or _step_of(line) <= steps)
+    replace_file(path, (line for line in kept if line.endswith(b"\n")))
+
+
+def _step_of(line: bytes) -> float:
+    try:
+        return float(line.split(b",")[1])
+    except (ValueError, IndexError):
+        return math.inf
+
+
 class TensorBoard:
     """Curves for TensorBoard, at most twice a second; given up if they can't be written.
 
@@ -165,7 +258,7 @@ class TensorBoard:
             log_start = SessionLog(status=SessionLog.START)
             self._put(Event(wall_time=time.time(), step=purge_step, session_log=log_start))
 
-    def write(self, report: Report) -> None:
+    def write(self, report: Report, logged: Mapping[str, float]) -> None:
         if time.monotonic() - self._written >= self.EVERY:
             self._written = time.monotonic()
             if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
@@ -174,6 +267,8 @@ class TensorBoard:
             for name in ("steps", "iter", "eval_return"):
                 values.pop(name)
             self._add({_group(k): v for k, v in values.items() if v is not None}, report.steps)
+        elif logged:
+            self._add({_group(name): value for name, value in logged.items()}, report.steps)
         if report.eval_return is not None:
             self._add({"eval/mean_return": report.eval_return}, report.steps)
 
@@ -203,6 +298,9 @@ class TensorBoard:
 
 
 def _group(name: str) -> str:
+    """The tag of a metric; a name with a slash has its own group."""
+    if "/" in name:
+        return name
     if name.startswith("episode"):
         return f"rollout/{name}"
     timing = name.startswith(("t_", "time", "fps", "memory", "cpu", "world", "steps"))

@@ -1,0 +1,291 @@
+"""Run: what `paceline.train` and `paceline.resume` return, an iterator of reports.
+
+A signal that Python would answer by an exception, or by ending the process, first saves the open
+runs: in the middle of an iteration when that is done, in the caller's own code at once. Then it is
+delivered again, with whatever effect it has without Paceline.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+from weakref import WeakSet
+
+from ..config.schema import Config
+from ..errors import BadInput
+from ..processes.lifetime import STOP_SIGNALS
+from ..processes.stopping import ACKNOWLEDGED, StopNow
+from .report import Report
+
+if TYPE_CHECKING:
+    from ..policy.agent import Agent
+    from .evaluation import EvalResult
+
+log = logging.getLogger("paceline")
+
+
+class Training(Protocol):
+    """A run whose parts are made: in this process, or in others that it has started."""
+
+    config: Config
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def agent(self) -> Agent: ...
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether other processes have to agree before the run is saved."""
+
+    def reports(self) -> Iterator[Report]: ...
+
+    def log(self, values: Mapping[str, Any]) -> None: ...
+
+    def evaluate(self, episodes: int | None) -> EvalResult | None: ...
+
+    def save(self) -> Path | None: ...
+
+
+Begin = Callable[[Callable[[], bool]], AbstractContextManager[Training]]
+"""Makes the parts of a run, given a function that tells whether it is to stop."""
+
+
+class Run:
+    """A run that trains while its reports are read: loop over them, or call `finish()`.
+
+    Leaving the loop (`break`, an exception, Ctrl-C) ends the run with a checkpoint to resume from.
+    """
+
+    def __init__(self, config: Config, begin: Begin, stopping: Callable[[], bool]) -> None:
+        self._config, self._begin, self._caller_stops = config, begin, stopping
+        self._reports: Generator[Report | None, None, None] | None = None
+        self._training: Training | None = None
+        self.ended = False
+        self.busy = self.starting = False
+        """whether the caller waits for this run, or for its parts to be made"""
+        _open_runs.add(self)
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else "training" if self._training else "not started"
+        hint = "" if self.ended or self._training else ": loop over it, or call finish()"
+        return f"<Run of {self._config.algo_name} on {self._config.env_name}, {state}{hint}>"
+
+    @property
+    def config(self) -> Config:
+        """Complete: with what the environment's preset and spaces have filled in."""
+        return self._opened().config
+
+    @property
+    def directory(self) -> Path:
+        """Where the run is written."""
+        return self._opened().directory
+
+    @property
+    def agent(self) -> Agent:
+        """The policy as it is now, to act with: it learns while the run goes on."""
+        return self._opened().agent
+
+    def log(self, values: Mapping[str, float] | None = None, /, **named: float) -> None:
+        """Add numbers by name to the report that the loop is at: metrics.jsonl and TensorBoard.
+
+        With ranks, and with a3c, they join the next one that rank 0 writes.
+        """
+        self._refuse_if_ended()
+        self._opened().log({**(values or {}), **named})
+
+    def evaluate(self, episodes: int | None = None) -> EvalResult | None:
+        """Evaluate the policy as it is now, as `eval_every` does; None if stopped by a signal."""
+        with self._waiting() as training:
+            return training.evaluate(episodes)
+        return None
+
+    def save(self) -> Path | None:
+        """Write a checkpoint now; returns its directory, None on ranks other than 0."""
+        self._refuse_if_ended()
+        with self._waiting() as training:
+            return training.save()
+        return None
+
+    def finish(self) -> Self:
+        """Train until the budget is spent."""
+        for _ in self:
+            pass
+        return self
+
+    def __iter__(self) -> Iterator[Report]:
+        try:
+            while (report := next(self, None)) is not None:
+                yield report
+        finally:
+            self.close()
+
+    def __next__(self) -> Report:
+        if self.ended:
+            raise StopIteration
+        with self._waiting():
+            assert self._reports is not None
+            try:
+                report = next(self._reports)
+            except BaseException:
+                self._end()
+                raise
+            assert report is not None
+            return report
+        raise StopIteration  # a signal has ended the last evaluation
+
+    def open(self) -> None:
+        """Make the run's parts now, not with the first report."""
+        self._opened()
+
+    def close(self) -> None:
+        """End the run, with a checkpoint to resume from, unless it has ended."""
+        if not self.ended:
+            try:
+                if self._reports is not None:
+                    self._reports.close()
+            finally:
+                self._end()
+
+    def __del__(self) -> None:
+        self.warn_if_not_started()
+        self.close()
+
+    def warn_if_not_started(self) -> None:
+        """A loop over the reports is easily forgotten."""
+        if not self.ended and self._training is None:
+            log.warning(
+                "a run was not started, so nothing was trained: loop over its reports (`for report "
+                "in paceline.train(config): …`), or call finish()"
+            )
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether the run can't be saved right now."""
+        return self.busy or (self._training is not None and self._training.lockstep)
+
+    def _refuse_if_ended(self) -> None:
+        if self.ended:
+            raise BadInput(
+                "this run has ended, and is saved; go on with paceline.resume(run.directory, "
+                "total_steps=…)"
+            )
+
+    @contextmanager
+    def _waiting(self) -> Iterator[Training]:
+        """The caller waits for this run: a signal takes effect when it need not wait any more."""
+        training = self._opened()
+        _signals.handle()
+        self.busy = True
+        try:
+            yield training
+        except StopNow:
+            if _signals.received is None:
+                raise
+        finally:
+            self.busy = False
+        _signals.deliver()
+
+    def _opened(self) -> Training:
+        """The run's parts, made when they are first needed."""
+        if self._training is None:
+            if self.ended:
+                raise BadInput("this run was closed before it had started")
+            _signals.handle()
+            self._reports, self.starting = self._generate(), True
+            try:
+                next(self._reports)
+            except BaseException:
+                self._end()
+                raise
+            finally:
+                self.starting = False
+        assert self._training is not None
+        return self._training
+
+    def _generate(self) -> Generator[Report | None, None, None]:
+        """None once the run's parts are made, then its reports."""
+        with self._begin(self._stopping) as self._training:
+            yield None
+            yield from self._training.reports()
+
+    def _stopping(self) -> bool:
+        return _signals.received is not None or self._caller_stops()
+
+    def _end(self) -> None:
+        self.ended = True
+        _open_runs.discard(self)
+        if all(run._training is None for run in _open_runs):
+            _signals.restore()
+
+
+_open_runs: WeakSet[Run] = WeakSet()
+
+
+class _Signals:
+    """Signals that Python answers in its own way, while runs are open."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        """waits for a run to be at the end of an iteration"""
+        self._before: dict[signal.Signals, Any] = {}
+
+    def handle(self) -> None:
+        """Handle those that have no handler of the program's own (again, in each notebook cell)."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for kind in STOP_SIGNALS:
+            handler = signal.getsignal(kind)
+            if handler in (signal.SIG_DFL, signal.default_int_handler):
+                self._before[kind] = handler
+                signal.signal(kind, self._on_signal)
+
+    def restore(self) -> None:
+        for kind, handler in self._before.items():
+            if signal.getsignal(kind) == self._on_signal:
+                with suppress(ValueError):  # another thread has ended the last run
+                    signal.signal(kind, handler)
+        self._before.clear()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None or any(run.starting for run in _open_runs):
+            self.received = None
+            self.restore()
+            signal.raise_signal(number)
+            return
+        self.received = number
+        if any(run.needs_time for run in _open_runs):
+            # In a thread: a handler may have interrupted the writing of another line.
+            text = f"{signal.Signals(number).name}: {ACKNOWLEDGED}"
+            threading.Thread(target=log.warning, args=(text,), daemon=True).start()
+        else:
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Save the open runs, and let a signal that was received have its effect."""
+        if self.received is None or threading.current_thread() is not threading.main_thread():
+            return
+        for run in list(_open_runs):
+            run.close()
+        number, self.received = self.received, None
+        self.restore()
+        signal.raise_signal(number)
+
+
+_signals = _Signals()
+
+
+@atexit.register
+def _end_runs() -> None:
+    for run in list(_open_runs):
+        run.warn_if_not_started()
+        with suppress(ValueError):  # it is being executed: the script exited inside it
+            run.close()
