@@ -1,4 +1,5 @@
-"""`python -m paceline`: like `paceline`, it imports nothing from the current directory."""
+"""`python -m paceline`: like `paceline`, it imports nothing of the current directory in place of
+an installed module."""
 
 import sys
 

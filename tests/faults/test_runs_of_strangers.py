@@ -117,19 +117,40 @@ def test_restarted_ranks_keep_the_options_that_lead_out_of_the_run(shell):
     assert run.config()["init_method"].endswith("/meeting")
 
 
-@pytest.mark.parametrize("how", ["module", "script"])
-def test_nothing_is_imported_from_the_current_directory(shell, how):
-    (shell.folder / "planted.py").write_text("open('canary', 'w')")
-    (shell.folder / "tomllib.py").write_text("open('canary', 'w')")
+PLANTED = """
+import gymnasium as gym
+from paceline.envs.suites.toy import Identity
+
+gym.register("Planted-v0", Identity)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "ways"), [("module", ""), ("script", "--num-workers 2"), ("script", "--ranks 2")]
+)
+def test_modules_of_the_current_directory_are_found_after_all_others(shell, how, ways):
+    """As `paceline` is called by a user, whose PYTHONPATH does not have the directory."""
+    (shell.folder / "planted.py").write_text(PLANTED)
+    for name in ("tomllib", "yaml", "gymnasium"):
+        (shell.folder / f"{name}.py").write_text("open('canary', 'w')")
     script = Path(sys.executable).with_name("paceline")
     command = [sys.executable, "-m", "paceline"] if how == "module" else [str(script)]
-    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    arguments = ("train", "--env-id", "planted:Planted-v0", "--total-iters", "1")
-    ended = subprocess.run(
-        [*command, *arguments], cwd=shell.folder, env=variables, capture_output=True, timeout=60
-    )
-    assert ended.returncode == 2
-    assert b"planted" in ended.stderr
+
+    def run(*arguments, **more):
+        return subprocess.run(
+            [*command, *arguments],
+            cwd=shell.folder,
+            env=os.environ | more,
+            capture_output=True,
+            timeout=90,
+        )
+
+    train = ["train", "--env-id", "planted:Planted-v0", "--output-dir", "run", *FLAGS]
+    refused = run(*train, PYTHONSAFEPATH="1")  # which forbids such imports
+    assert refused.returncode == 2 and b"planted" in refused.stderr
+    for arguments in ([*train, *ways.split()], ["eval", "run", "--episodes", "1"]):
+        ended = run(*arguments)
+        assert ended.returncode == 0, ended
     assert not (shell.folder / "canary").exists()
 
 

@@ -47,6 +47,8 @@ COMMANDS = {
     "check": "paceline.tools.check:command",
 }
 """The function that takes each command's arguments and returns its exit code."""
+USE_MODULES = {"train", "resume", "eval", "scale", "bench", "tune", "check"}
+"""Commands that import a user's modules (`module:Id-v0`, `module:Class`)."""
 OUT_OF_MEMORY = (
     "out of memory; write a lower --num-envs, --rollout-steps or --hidden, or raise this process's "
     "limit (ulimit -v)"
@@ -75,6 +77,8 @@ def main(arguments: list[str] | None = None) -> None:
         start_watchdog()
     adopt_orphans()
     os.environ |= dict.fromkeys(THREAD_VARIABLES, "1")  # before numpy or torch is imported
+    if USE_MODULES & set(arguments[:1]):
+        _find_modules_here()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an encoding may lack characters we print
             stream.reconfigure(errors="backslashreplace")
@@ -86,6 +90,17 @@ def main(arguments: list[str] | None = None) -> None:
         stop_watchdog()
         raise
     _exit(code)
+
+
+def _find_modules_here() -> None:
+    """Import modules of the current directory too, after all others: none can be replaced.
+
+    Processes that this one starts have the same path.
+    """
+    with suppress(OSError):  # the directory has been removed, which is refused later
+        here = str(Path.cwd())
+        if not sys.flags.safe_path and here not in sys.path:
+            sys.path.append(here)
 
 
 def run(arguments: list[str]) -> int:

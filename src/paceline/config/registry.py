@@ -132,7 +132,8 @@ def imported(registry: Registry, name: str, what: str) -> Any:
             raise
         raise BadInput(
             f"{what}: {path[:200]!r} can't be imported ({type(error).__name__}: {error}); write "
-            "module:Class with a module on your PYTHONPATH, such as my_package.parts:MyClass"
+            "module:Class, such as my_package.parts:MyClass, with a module that is installed, in "
+            "the current directory or on PYTHONPATH"
         ) from None
     return found
 

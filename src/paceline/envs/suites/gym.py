@@ -137,8 +137,8 @@ def _spec(env_id: str) -> Any:
         except ENV_ERRORS as error:
             raise BadInput(
                 f"env_id {env_id!r}: the module {module!r} can't be imported "
-                f"({type(error).__name__}: {error}); write module:Id-v0 with a module on your "
-                "PYTHONPATH, or a plain Gymnasium id"
+                f"({type(error).__name__}: {error}); write module:Id-v0 with a module that is "
+                "installed, in the current directory or on PYTHONPATH, or a plain Gymnasium id"
             ) from None
     try:
         with warnings.catch_warnings():
