@@ -1,64 +1,51 @@
-"""What pages take from the code: tables of configuration.md, line numbers of architecture.md.
+"""What pages take from the code: tables of configuration.md, line numbers of architecture.md, names
+of migrating.md.
 
-    python docs/generate.py               # rewrite both pages
+    python docs/generate.py               # rewrite the pages
     python docs/generate.py --check       # exit 1 if that would change one
 
 In configuration.md `<!-- options -->…<!-- /options -->` holds every option, `<!-- presets -->…
 <!-- /presets -->` every preset with its source. In architecture.md a link [`Class.method`](/src/…)
-leads to the line where that is defined.
+leads to the line where that is defined. In migrating.md `<!-- names -->`, `<!-- none -->` and
+`<!-- planned -->` hold the table of other libraries' names.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic import BeforeValidator
 
 from paceline.config.flags import Field, fields_of
+from paceline.config.help import flags_of, grouped
+from paceline.config.known_names import LIBRARIES, Row, as_flag, expanded, rows, spelled
 from paceline.config.presets import presets
-from paceline.config.registry import ALGORITHMS, ENTRIES, entry
+from paceline.config.registry import ALGORITHMS, entry
+from paceline.config.resolve import field_names
 from paceline.config.values import parse_duration, parse_steps
 
 DOCS = Path(__file__).parent
 LINK = re.compile(r"\[`([\w.]+)`\]\(/(src/[\w/]+\.py)(?:#L\d+)?\)")
 """A link to a class or function of the package."""
-GROUPS = {
-    "algo": "What is trained",
-    "total_steps": "When it ends, where it begins",
-    "num_envs": "Rollouts and updates",
-    "hidden": "Network",
-    "device": "Machine",
-    "eval_every": "Evaluation, checkpoints, logging",
-    "env.kwargs": "Environment",
-    "ppo.clip": "PPO",
-    "a2c.gae_lambda": "A2C",
-    "impala.rho_bar": "IMPALA",
-}
-"""The first option of each table."""
 
 
 def options() -> str:
     """A table for each group, in the order of the dataclass."""
-    fields = fields_of()
-    missing = GROUPS.keys() - {field.name for field in fields}
-    if missing:
-        sys.exit(f"docs/generate.py: GROUPS names options that are gone: {sorted(missing)}")
     lines: list[str] = []
-    for field in fields:
-        if field.name in GROUPS:
-            lines += ["", f"### {GROUPS[field.name]}", ""]
-            lines += ["| flag | default | takes | meaning |", "|---|---|---|---|"]
-        cells = (f"`{field.flag}`", default_of(field), takes(field), text_of(field))
-        lines.append(f"| {' | '.join(cells)} |")
+    for title, fields in grouped(fields_of()).items():
+        lines += ["", f"### {title}", ""]
+        lines += ["| flag | default | takes | meaning |", "|---|---|---|---|"]
+        for field in fields:
+            cells = (f"`{field.flag}`", default_of(field), takes(field), text_of(field))
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines).strip()
 
 
@@ -87,19 +74,15 @@ def _shown(value: Any) -> str:
 
 def takes(field: Field) -> str:
     """What may be written for it."""
-    if field.name in ENTRIES:
-        auto = ["auto"] if field.default == "auto" else []
-        return ", ".join(f"`{choice}`" for choice in (*auto, *ENTRIES[field.name], "module:Class"))
+    if field.choices:
+        return ", ".join(f"`{choice}`" for choice in field.choices)
     if field.is_bool:
         return f"on its own; `--no-{field.flag[2:]}`"
     return ", ".join(dict.fromkeys(_kinds(field.hint))) or "text"
 
 
 def _kinds(hint: Any) -> Iterator[str]:
-    """Choices, bounds and forms that a type allows."""
-    if get_origin(hint) is Literal:
-        yield from (f"`{choice}`" for choice in get_args(hint))
-        return
+    """Bounds and forms that a type allows."""
     metadata = getattr(hint, "__metadata__", ())
     validators = [mark.func for mark in metadata if isinstance(mark, BeforeValidator)]
     if parse_steps in validators:
@@ -140,7 +123,7 @@ def preset_list() -> str:
         for name, path in presets(algo).items():
             first, source = _comments(path.read_text(encoding="utf-8"))
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
-            given = ", ".join(f"`{key} {value}`" for key, value in _flat(values))
+            given = ", ".join(f"`{key} {value}`" for key, value in flags_of(values))
             lines += [f"### {algo} {name}", "", f"{_sentence(first)}", ""]
             lines += [f"{source}", ""] if source else []
             lines += [f"Values: {given}.", ""]
@@ -160,29 +143,62 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and key != "kwargs":
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            flag = f"--{prefix}{key}".replace("_", "-")
-            yield flag, _plain(value)
+def names_here() -> str:
+    """The table of other libraries' names with an option here."""
+    lines = [
+        f"| {' | '.join(LIBRARIES.values())} | Paceline |",
+        "|---" * (len(LIBRARIES) + 1) + "|",
+    ]
+    known = field_names()
+    for row in rows():
+        if row.options:
+            found = [one for option in row.options for one in expanded(option, known)]
+            note = f" ({spelled(row.note, _code)})" if row.note else ""
+            lines.append(f"| {_names(row)} | {', '.join(map(_code, found))}{note} |")
+    return "\n".join(lines)
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"'{json.dumps(value)}'"
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+def names_without(kind: str) -> str:
+    """The names for which there is none here, or none yet."""
+    lines = ["| name | |", "|---|---|"]
+    for row in rows():
+        if text := getattr(row, kind):
+            names = dict.fromkeys(name for names in row.names.values() for name in names)
+            cell = ", ".join(f"`{name}`" for name in names)
+            lines.append(f"| {cell} | {spelled(text, _code)} |")
+    return "\n".join(lines)
+
+
+def _names(row: Row) -> str:
+    cells = (row.names.get(library, []) for library in LIBRARIES)
+    return " | ".join(", ".join(f"`{name}`" for name in names) for names in cells)
+
+
+def _code(option: str) -> str:
+    return f"`{as_flag(option)}`"
+
+
+def with_names(page: str) -> str:
+    """migrating.md with the tables of names."""
+    page = filled(page, "names", names_here())
+    for kind in ("none", "planned"):
+        page = filled(page, kind, names_without(kind))
+    return page
 
 
 def with_tables(page: str) -> str:
     """configuration.md with both tables as they should be."""
     for marker, content in (("options", options()), ("presets", preset_list())):
-        pattern = re.compile(rf"(<!-- {marker} -->).*?(<!-- /{marker} -->)", re.DOTALL)
-        if not pattern.search(page):
-            sys.exit(f"configuration.md has no <!-- {marker} -->…<!-- /{marker} --> to fill")
-        page = pattern.sub(lambda found, new=content: f"{found[1]}\n{new}\n{found[2]}", page)
+        page = filled(page, marker, content)
     return page
+
+
+def filled(page: str, marker: str, content: str) -> str:
+    """The page with this content between the two comments that hold it."""
+    pattern = re.compile(rf"(<!-- {marker} -->).*?(<!-- /{marker} -->)", re.DOTALL)
+    if not pattern.search(page):
+        sys.exit(f"a page has no <!-- {marker} -->…<!-- /{marker} --> to fill")
+    return pattern.sub(lambda found: f"{found[1]}\n{content}\n{found[2]}", page)
 
 
 def with_lines(page: str) -> str:
@@ -203,7 +219,11 @@ def _anchor(name: str, path: str) -> str:
     return f"#L{scope.lineno}"
 
 
-PAGES = {DOCS / "configuration.md": with_tables, DOCS / "architecture.md": with_lines}
+PAGES = {
+    DOCS / "configuration.md": with_tables,
+    DOCS / "architecture.md": with_lines,
+    DOCS / "migrating.md": with_names,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 
+from ..config.known_names import as_flag
 from ..config.presets import presets
 from ..config.registry import ALGORITHMS, POOLS, SAMPLERS, SUITES, SYNCS
+from ..config.schema import ALIASES
 from ..errors import BadInput
 from .commands import HELP, USAGE
 
@@ -39,6 +41,14 @@ def _registered(registry: dict[str, tuple[str, str]]) -> Callable[[], Lines]:
     return lambda: ((name, text) for name, (_, text) in registry.items())
 
 
+def _algorithms() -> Lines:
+    """Those of the registry, then the names that stand for one with other options."""
+    yield from _registered(ALGORITHMS)()
+    for alias, options in ALIASES.items():
+        flags = " ".join(f"{as_flag(name)} {value}" for name, value in options.items())
+        yield alias, f"stands for {flags}"
+
+
 def _presets() -> Lines:
     """Each preset with its first comment, which says where its values come from."""
     for algo in sorted(ALGORITHMS):
@@ -55,7 +65,7 @@ def environments(suite: str) -> list[str]:
 
 
 LISTS: dict[str, Callable[[], Lines]] = {
-    "algorithms": _registered(ALGORITHMS),
+    "algorithms": _algorithms,
     "envs": _registered(SUITES),
     "samplers": _registered(SAMPLERS),
     "syncs": _registered(SYNCS),

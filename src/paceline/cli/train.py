@@ -43,10 +43,12 @@ MAX_EPISODES = 10**6
 
 
 def train_command(arguments: list[str]) -> int:
-    from ..config.flags import help_text, parse_config
+    from ..config.flags import parse_config
 
     config = parse_config([argument for argument in arguments if argument not in HELP])
     if HELP & set(arguments):
+        from ..config.help import help_text
+
         print(f"{USAGE.splitlines()[2].strip()}\n\n{help_text(config)}")
         return 0
     from ..envs import source_of

@@ -7,19 +7,22 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
-from operator import attrgetter
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from ..errors import BadInput
 from .files import load_file
-from .registry import ENTRIES, name_of, sections
-from .resolve import resolve
-from .schema import Config, EnvConfig, option_fields
-from .text import did_you_mean
+from .known_names import as_flag, explain_unknown
+from .registry import ENTRIES, name_of, section_of, sections
+from .resolve import expand_alias, resolve
+from .schema import ALIASES, ENCODERS, Config, EnvConfig, option_fields
+from .text import did_you_mean, plain
+
+OWN = "module:Class"
+"""How a user's own entry is named."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,10 +40,14 @@ class Parser(argparse.ArgumentParser):
         given, unknown = parse(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
-            kind = "option" if flag.startswith("-") else "argument"
-            hint = did_you_mean(flag, self._option_string_actions, 0.6)
-            raise BadInput(f"{flag}: there is no such {kind}{hint}")
+            explained = "there is no such argument"
+            if flag.startswith("-"):
+                explained = self.explain_unknown(flag)
+            raise BadInput(f"{flag}: {explained}")
         return vars(given)
+
+    def explain_unknown(self, flag: str) -> str:
+        return f"there is no such option{did_you_mean(flag, self._option_string_actions)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +64,31 @@ class Field:
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return as_flag(self.name)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names that may be written for it; none if it takes something else."""
+        if self.name in ENTRIES:
+            auto = ["auto"] if self.default == "auto" else []
+            aliases = ALIASES if self.name == "algo" else []
+            return (*auto, *ENTRIES[self.name], *aliases, OWN)
+        if self.name == "encoder":
+            return (*ENCODERS, OWN)
+        return tuple(_literals(self.hint))
 
     @property
     def is_bool(self) -> bool:
         return self.hint in (bool, bool | None)
+
+
+def _literals(hint: Any) -> Iterator[str]:
+    """Choices that a type allows, also as a part of it."""
+    for part in get_args(hint):
+        if get_origin(hint) is Literal:
+            yield str(part)
+        else:
+            yield from _literals(part)
 
 
 def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
@@ -111,8 +138,14 @@ def _docstrings(kind: type) -> dict[str, str]:
 class ConfigParser(Parser):
     """Takes every option of a configuration, also those of the entries that are chosen."""
 
+    def __init__(self) -> None:
+        super().__init__(argument_default=argparse.SUPPRESS)
+        self._fields: dict[str, Field] = {}
+
     file: Mapping[str, Any] = {}
     """contents of the --config file, read once, since it may be a Python program"""
+    section = str(Config.algo)
+    """section of the chosen algorithm"""
 
     def parse(self, arguments: list[str], mixed: bool = False) -> dict[str, Any]:
         first = Parser(argument_default=argparse.SUPPRESS)
@@ -124,12 +157,27 @@ class ConfigParser(Parser):
         if "config" in chosen:
             self.file = load_file(chosen["config"])
             chosen = {**self.file, **chosen}
+        self.section = section_of("algo", expand_alias(chosen).get("algo", Config.algo))
         for field in fields_of(sections(chosen)):
             if field.flag not in self._option_string_actions:
                 self.add(field)
         return super().parse(arguments, mixed)
 
+    def explain_unknown(self, flag: str) -> str:
+        positive = [one for one in self._option_string_actions if not one.startswith("--no-")]
+        known = [plain(one) for one in positive]
+        return explain_unknown(flag, None, known, self.section, as_flag)
+
+    def error(self, message: str) -> NoReturn:
+        flag = message.removeprefix("argument ").removesuffix(": expected one argument")
+        field = self._fields.get(flag)
+        if field is None:
+            super().error(message)
+        takes = f", one of {', '.join(field.choices)}" if field.choices else ""
+        raise BadInput(f"{flag}: write a value after it{takes}")
+
     def add(self, field: Field) -> None:
+        self._fields[field.flag] = field
         if field.is_bool:
             self.add_argument(field.flag, dest=field.name, nargs="?", const="true")
             negative = f"--no-{field.flag[2:]}"
@@ -140,7 +188,7 @@ class ConfigParser(Parser):
 
 def config_parser(*positional: str) -> ConfigParser:
     """A parser of all options, `--config FILE`, and these positional arguments."""
-    parser = ConfigParser(argument_default=argparse.SUPPRESS)
+    parser = ConfigParser()
     for name in positional:
         parser.add_argument(name)
     parser.add_argument("--config", metavar="FILE")
@@ -165,20 +213,3 @@ def nested(given: dict[str, Any]) -> dict[str, Any]:
         place = out.setdefault(section, {}) if section else out
         place[last] = value
     return out
-
-
-def help_text(config: Config) -> str:
-    """Every option with its meaning and its value in `config`."""
-    lines = ["  --config FILE", "      a .yaml, .json, .toml or .py file; flags win over it"]
-    section = ""
-    kinds = {name: type(options) for name, options in config.options.items()}
-    for field in fields_of(kinds):
-        value = attrgetter(field.name)(config)
-        prefix = field.name.rpartition(".")[0]
-        if prefix != section:
-            lines.append(f"\n{prefix}:")
-            section = prefix
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        text = textwrap.fill(f"{field.text} [{shown}]", 88)
-        lines += [f"  {field.flag}", textwrap.indent(text, " " * 6)]
-    return "\n".join(lines)

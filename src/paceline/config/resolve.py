@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,11 +18,11 @@ from pydantic.errors import PydanticUserError
 from ..errors import BadInput
 from ..processes.launcher import launched, local_size
 from ..storage.files import absolute
+from .known_names import as_key, explain_unknown, explain_value
 from .presets import preset_values, presets
 from .registry import ENTRIES, as_dicts, by_name, entry, is_options, section_of, sections
 from .schema import ALIASES, BUDGETS, EnvConfig, option_fields
 from .schema import Config as Resolved
-from .text import did_you_mean
 from .values import STRICT
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
     given: dict[str, Any] = {}
     for layer in layers:
         given = _merge_layers(given, _plain(layer))
-    given = _absolute_paths(_expand_alias(given))
+    given = _absolute_paths(expand_alias(given))
     preset, algorithm = preset_values(given), entry("algo", given.get("algo", Resolved.algo))
     values = _merge_layers(getattr(algorithm, "defaults", {}), preset)
     if any(given.get(name) is not None for name in BUDGETS):
@@ -127,7 +127,7 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _expand_alias(given: dict[str, Any]) -> dict[str, Any]:
+def expand_alias(given: dict[str, Any]) -> dict[str, Any]:
     alias = ALIASES.get(str(given.get("algo")))
     return given if alias is None else alias | given | {"algo": alias["algo"]}
 
@@ -168,7 +168,9 @@ def _validate(values: Mapping[str, Any], given: Mapping[str, Any]) -> Resolved:
         found = _adapter(*kinds.items()).validate_python(values)
     except ValidationError as error:
         details = error.errors()
-        lines = [_error_message(detail, field_names(kinds)) for detail in details[:MAX_ERRORS]]
+        section = section_of("algo", values.get("algo", Resolved.algo))
+        known = field_names(kinds)
+        lines = [_error_message(detail, known, section) for detail in details[:MAX_ERRORS]]
         if len(details) > MAX_ERRORS:
             lines.append(f"and {len(details) - MAX_ERRORS:,} more errors")
         raise BadInput("\n".join(lines)) from None
@@ -192,18 +194,24 @@ def _adapter(*kinds: tuple[str, type]) -> TypeAdapter[Any]:
         raise BadInput(f"the options of {names} can't be read: {error}") from None
 
 
-def _error_message(detail: Any, known: list[str]) -> str:
-    """One of pydantic's errors: the option, its value, and what it should be."""
-    place = [str(part) for part in detail["loc"]]
+def _error_message(detail: Any, known: list[str], section: str) -> str:
+    """One of pydantic's errors: the option, its value, and what it should be.
+
+    `section` is that of the chosen algorithm.
+    """
+    place, value = [str(part) for part in detail["loc"]], detail["input"]
     unknown = detail["type"] in ("extra_forbidden", "unexpected_keyword_argument")
+    spell = partial(as_key, inside=place[0] if place[1:] else "")
     while place and ".".join(place) not in known and not unknown:
         place.pop()  # an index of a list, or a branch of a union
     name = ".".join(place)
     if unknown:
         shown = name[:80] if name.isprintable() and name else repr(name[:80])
-        return f"{shown}: there is no such option{did_you_mean(name, known)}"
+        return f"{shown}: {explain_unknown(name, value, known, section, spell)}"
+    if name == "env" and isinstance(value, str):
+        return f"env is {value[:60]!r}: env is a section; the environment is env_id"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{name} is {str(detail['input'])[:60]!r}: {message}"
+    return f"{name} is {str(value)[:60]!r}: {message}{explain_value(name, value, spell)}"
 
 
 def field_names(kinds: Mapping[str, type] | None = None) -> list[str]:

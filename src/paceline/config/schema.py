@@ -68,7 +68,7 @@ class EnvConfig:
 class Config:
     """A resolved training run, as `paceline.Config(...)` returns it."""
 
-    algo: Annotated[Choice, one_of(*ENTRIES["algo"])] = "ppo"
+    algo: Annotated[Choice, one_of(*ENTRIES["algo"], *ALIASES)] = "ppo"
     """training algorithm; also `a3c` (asynchronous a2c: learners update shared weights without
     locks) and `ddppo` (ppo on several ranks)"""
     env_id: str | Callable[..., Any] = "CartPole-v1"

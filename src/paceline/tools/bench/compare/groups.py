@@ -81,7 +81,7 @@ def grouped(given: list[tuple[Path, History]], by: list[str] | None) -> Groups:
 def _checked(by: list[str], run: History) -> list[str]:
     for name in by:
         if name not in run.values:
-            hint = did_you_mean(name, run.values, 0.6)
+            hint = did_you_mean(name, run.values)
             raise BadInput(
                 f"--by {name}: there is no such option{hint} (write options of train, such as --by "
                 f"algo,lr, or --by {FOLDER} alone to compare the paths as they were given)"
