@@ -20,7 +20,7 @@ from ..errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
 USAGE = """\
 paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
 
-  paceline train [--algo ppo] [--env-id CartPole-v1] [--config FILE] [--OPTION VALUE ...]
+  paceline train [--algo ppo] [--env-id CartPole-v1] [--OPTION VALUE ...]
   paceline resume RUN [--total-steps 1M ...]     continue a run exactly where it stopped
   paceline eval RUN [--episodes 100] [--sampled] evaluate a saved policy on fixed seeds
   paceline scale --ranks 1,2 [--repeats 3] ...   measure the speed-up of more processes
