@@ -7,7 +7,7 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
@@ -75,20 +75,21 @@ class Field:
             return (*auto, *ENTRIES[self.name], *aliases, OWN)
         if self.name == "encoder":
             return (*ENCODERS, OWN)
-        return tuple(_literals(self.hint))
+        return _literals(self.hint)
 
     @property
     def is_bool(self) -> bool:
         return self.hint in (bool, bool | None)
 
 
-def _literals(hint: Any) -> Iterator[str]:
-    """Choices that a type allows, also as a part of it."""
-    for part in get_args(hint):
-        if get_origin(hint) is Literal:
-            yield str(part)
-        else:
-            yield from _literals(part)
+def _literals(hint: Any) -> tuple[str, ...]:
+    """The choices of a type that allows nothing else but None."""
+    if get_origin(hint) is Literal:
+        return tuple(map(str, get_args(hint)))
+    if hasattr(hint, "__metadata__"):
+        return _literals(get_args(hint)[0])
+    parts = [_literals(part) for part in get_args(hint) if part is not type(None)]
+    return tuple(name for part in parts for name in part) if all(parts) else ()
 
 
 def fields_of(kinds: Mapping[str, type] | None = None) -> list[Field]:
