@@ -138,6 +138,7 @@ def follow(start: Callable[[Callable[[], bool]], Run], topology: Topology) -> in
         _stoppable(topology.rank, insist=not topology.started) as (stop, console),
         closing(start(stop)) as run,
     ):
+        console.starting("starting")
         for report in run:
             console.show(report)
             if report.stopping:
