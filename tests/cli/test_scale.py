@@ -62,6 +62,7 @@ def test_each_run_has_a_row_that_follows_from_its_metrics(small):
     assert float(found[2]["share_wait"]) > 0 and float(found[0]["share_wait"]) == 0
     plain = json.loads((folder / "per_run.json").read_text())
     assert [row["fps"] for row in plain] == [float(row["fps"]) for row in found]
+    assert {(row["world_size"], row["global_batch"]) for row in plain} == {(1, 4 * 64)}
 
 
 def test_the_summary_has_a_row_for_each_count(small):

@@ -27,6 +27,8 @@ def a_run(kind, count, fps, repeat=1, score=None, **shares):
         repeat=repeat,
         seed=0,
         num_envs=8,
+        world_size=count if kind == "ranks" else 1,
+        global_batch=512,
         iters=10,
         steps=1000,
         seconds=1000 / fps,
@@ -200,7 +202,8 @@ def test_a_summary_row_is_flat_and_has_every_column():
     spreads = ("fps", "t_iter", "speedup", "efficiency", "ceiling", "of_ceiling")
     spreads += ("time_to_score", "score_speedup")
     parts = {f"{n}_{part}" for n in spreads for part in ("mean", "std", "ci_low", "ci_high")}
-    plain = {"count", "num_envs", "repeats", "ideal", "memory_mb", "reached"}
+    plain = {"count", "num_envs", "world_size", "global_batch", "repeats", "ideal"}
+    plain |= {"memory_mb", "reached"}
     assert row.keys() == parts | plain | {f"share_{phase}" for phase in PHASES}
     assert row["share_learn"] == 1.0 and row["fps_std"] is None
     json.dumps(row)
@@ -297,6 +300,19 @@ def plan(line):
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "rows"),
+    [
+        ("--ranks 1,2", 2, 8 * 16),
+        ("--ranks 1,2 --weak", 2, 2 * 8 * 16),
+        ("--num-workers 0,2", 2, 8 * 16),
+        ("--num-workers 1,2 --algo a3c", 2, 4 * 16),  # each learner updates by itself
+    ],
+)
+def test_the_global_batch_is_the_rows_of_one_update_over_all_ranks(line, count, rows):
+    assert plan(f"{line} --num-envs 8 --rollout-steps 16").global_batch(count) == rows
 
 
 @pytest.mark.parametrize(

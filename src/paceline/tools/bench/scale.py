@@ -122,6 +122,7 @@ class Sweep:
             repeat=repeat + 1,
             seed=plan.base.seed + repeat,
             num_envs=plan.num_envs(at) * copies,
+            global_batch=plan.global_batch(at),
             **found,
         )
         self.rows.append(row)
@@ -143,10 +144,12 @@ class Sweep:
 
     def _read(self, folders: list[Path], kind: str) -> dict[str, Any]:
         plan, lines = self._plan, [read_metrics(folder) for folder in folders]
+        world = {"world_size": lines[0][-1]["world_size"]}
         if kind == "ceiling":
             starts = [(folder / CONFIG).stat().st_mtime for folder in folders]
-            return measure_together(list(zip(starts, lines, strict=True)), plan.warmup)
-        found = measure(lines[0], plan.warmup)
+            together = list(zip(starts, lines, strict=True))
+            return measure_together(together, plan.warmup) | world
+        found = measure(lines[0], plan.warmup) | world
         if plan.target is not None:
             found["time_to_score"] = time_to_score(folders[0], lines[0], plan.target)
         return found

@@ -79,6 +79,11 @@ class ScalePlan:
         """Over all ranks or workers."""
         return self.base.num_envs * (max(count, 1) if self.weak else 1)
 
+    def global_batch(self, count: int) -> int:
+        """Rows of one update, over all ranks; A3C's learners each update by themselves."""
+        config = Training(self.options(count), self.training.file).config()
+        return config.ranks * config.columns * self.base.rollout_steps
+
     def options(self, count: int, repeat: int = 0) -> dict[str, str]:
         """Flags of a run at this count, without its budget."""
         shape = {"num_envs": self.num_envs(count), "seed": self.base.seed + repeat}

@@ -45,6 +45,10 @@ class Measurement:
     seed: int
     num_envs: int
     """over all ranks, workers or copies"""
+    world_size: int
+    """learners of one run: its ranks, or A3C's workers"""
+    global_batch: int
+    """rows of one update, over all ranks"""
     iters: int
     steps: int
     seconds: float
@@ -97,6 +101,8 @@ class SummaryRow:
 
     count: int
     num_envs: int
+    world_size: int
+    global_batch: int
     repeats: int
     fps: Spread
     t_iter: Spread
@@ -166,6 +172,8 @@ def _row(count: int, base: int, runs: list[Measurement]) -> SummaryRow:
     return SummaryRow(
         count=count,
         num_envs=own[0].num_envs,
+        world_size=own[0].world_size,
+        global_batch=own[0].global_batch,
         repeats=len(own),
         fps=Spread.of([run.fps for run in own]),
         t_iter=Spread.of([run.t_iter or 0.0 for run in own]),
