@@ -205,7 +205,7 @@ def test_a_place_that_is_missing_or_not_writable_is_found(code, monkeypatch):
 
 
 def test_every_rule_is_claimed_somewhere():
-    elsewhere = {"cache-ok", "cache-unusable", "failed", "suites", "tools", "versions-wrong"}
+    elsewhere = {"cache-ok", "cache-unusable", "failed", "suites", "versions-wrong"}
     claimed = {found.split()[1] for cases in CASES.values() for found in cases if found}
     assert claimed | elsewhere | PLACES.keys() == set(RULES)
 
@@ -321,8 +321,8 @@ def test_the_build_of_torch_is_read_from_the_text_of_its_version(cuda, hip, buil
 @pytest.mark.parametrize(
     ("present", "extras", "missing", "install"),
     [
-        ({"ray": True}, [], [], ""),
-        ({"ray": False}, [], ["ray"], "pip install ray"),
+        ({"mujoco": True}, [], [], ""),
+        ({"mujoco": False}, [], ["mujoco"], "pip install mujoco"),
         (
             {"box2d": True, "mujoco": False, "atari": False, "minigrid": False},
             ["box2d", "mujoco", "dev"],
@@ -337,12 +337,9 @@ def test_the_build_of_torch_is_read_from_the_text_of_its_version(cuda, hip, buil
         ),
     ],
 )
-@pytest.mark.parametrize("topic", ["suites", "tools"])
-def test_optional_packages_are_listed_with_how_to_install_the_missing(
-    topic, present, extras, missing, install
-):
-    finding = software.optional(topic, present, extras)
-    assert (finding.level, finding.topic, finding.facts["missing"]) == ("ok", topic, missing)
+def test_suites_are_listed_with_how_to_install_the_missing(present, extras, missing, install):
+    finding = software.suites(present, extras)
+    assert (finding.level, finding.topic, finding.facts["missing"]) == ("ok", "suites", missing)
     assert finding.fix.endswith(install) and bool(finding.fix) == bool(install)
 
 

@@ -159,16 +159,16 @@ def _processes() -> Finding:
     return machine.processes(_limits("NPROC")[0], group, available_cpus())
 
 
-def _optional(topic: str, modules: dict[str, str]) -> Finding:
+def _suites() -> Finding:
     try:
         extras = metadata("paceline").get_all("Provides-Extra") or []
     except PackageNotFoundError:
         extras = []
-    return software.optional(topic, present(modules), extras)
+    return software.suites(present(software.SUITES), extras)
 
 
 def present(modules: dict[str, str]) -> dict[str, bool]:
-    """A folder of that name in the current directory, as wandb makes one, is no package."""
+    """A folder of that name in the current directory is no package."""
     specs = {name: find_spec(module) for name, module in modules.items()}
     return {name: spec is not None and spec.origin is not None for name, spec in specs.items()}
 
@@ -192,7 +192,6 @@ CHECKS: dict[str, Callable[[], Finding | None]] = {
     "cache": _cache,
     "files": lambda: machine.files(*_limits("NOFILE"), available_cpus()),
     "processes": _processes,
-    "suites": lambda: _optional("suites", software.SUITES),
-    "tools": lambda: _optional("tools", software.TOOLS),
+    "suites": _suites,
 }
 """By topic."""

@@ -1,4 +1,4 @@
-"""Checks of what is installed: versions, the C++ compiler, torch's build, suites and tools."""
+"""Checks of what is installed: versions, the C++ compiler, torch's build, suites."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ SUITES = {
     "envpool": "envpool",
     "procgen": "procgen",
     "minigrid": "minigrid",
-    "pettingzoo": "pettingzoo",
 }
-TOOLS = {"tensorboard": "tensorboard", "wandb": "wandb", "ray": "ray"}
 """Name → the module that is imported."""
 PACKAGES = {"atari": "ale-py"}
 """Where pip knows it by another name."""
@@ -68,8 +66,8 @@ def gpu(build: str, driver: bool, device: bool) -> Finding | None:
     return found("gpu-torch-for-cuda" if build == "cuda" else "gpu-none")
 
 
-def optional(topic: str, present: dict[str, bool], extras: list[str]) -> Finding:
-    """Which optional packages are installed, and how to install the others."""
+def suites(present: dict[str, bool], extras: list[str]) -> Finding:
+    """Which suites of environments are installed, and how to install the others."""
     missing = [name for name in present if not present[name]]
     lists = {"installed": [name for name in present if present[name]], "not installed": missing}
     summary = "; ".join(f"{state}: {listed(names)}" for state, names in lists.items() if names)
@@ -80,7 +78,7 @@ def optional(topic: str, present: dict[str, bool], extras: list[str]) -> Finding
         parts += [PACKAGES.get(name, name) for name in missing if name not in extras]
         steps = ["pip install " + " ".join(parts), *(APART[n] for n in missing if n in APART)]
         install = f"to add them: {', then '.join(steps)}"
-    return found(topic, summary=summary, missing=missing, install=install)
+    return found("suites", summary=summary, missing=missing, install=install)
 
 
 def versions(requirements: list[str], python: str, floor: str, installed: Versions) -> Finding:
