@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
+import statistics
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,7 @@ from paceline.envs.source import inspect_env
 from paceline.run.build import build
 from paceline.run.training import GENERAL
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FILES = [(path.parent.name, path.stem) for path in sorted(FOLDER.glob("*/*.yaml"))]
 TUNED = [(algo, name) for algo, name in FILES if name not in GENERAL]
 NEEDED = """CartPole-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0 LunarLander-v3
@@ -32,6 +37,35 @@ def test_it_says_in_one_line_what_it_is_and_then_its_source(algo, name):
     lines = presets(algo)[name].read_text().splitlines()
     assert lines[0].startswith("# ") and len(lines[0]) < 110
     assert any(line.startswith("# Source: ") for line in lines)
+
+
+def scores():
+    """Means of the seeds of every recorded run, by algorithm and environment."""
+    found = {}
+    for path in sorted(RESULTS.glob("learning-*.json")):
+        recorded = json.loads(path.read_text())
+        key = recorded["options"]["algo"], recorded["options"]["env_id"]
+        found.setdefault(key, []).append([run["mean"] for run in recorded["runs"]])
+    return found
+
+
+SCORES = scores()
+
+
+@pytest.mark.parametrize(("algo", "name"), [preset for preset in TUNED if preset in SCORES])
+def test_its_score_is_that_of_the_recorded_runs(algo, name):
+    """docs/figures.md shows these."""
+    line = presets(algo)[name].read_text().splitlines()[0].replace(",", "").replace("−", "-")
+    score, *worst = re.findall(r"^# (-?[\d.]+)|worst (-?[\d.]+)", line)
+    runs = [seeds for seeds in SCORES[algo, name] if agrees(score[0], statistics.fmean(seeds))]
+    assert runs
+    assert all(agrees(text, min(runs[0])) for _, text in worst)
+
+
+def agrees(text, value):
+    """Whether the text is the value, rounded."""
+    decimals = len(text.partition(".")[2])
+    return abs(float(text) - value) <= 0.5001 * 10**-decimals
 
 
 OF_SUITES = {
