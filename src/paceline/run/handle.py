@@ -262,11 +262,11 @@ class _Signals:
             signal.raise_signal(number)
             return
         self.received = number
-        if any(run.needs_time for run in _open_runs):
-            # In a thread: a handler may have interrupted the writing of another line.
-            text = f"{signal.Signals(number).name}: {ACKNOWLEDGED}"
-            threading.Thread(target=log.warning, args=(text,), daemon=True).start()
-        else:
+        waits = any(run.needs_time for run in _open_runs)
+        text = f"{signal.Signals(number).name}: {ACKNOWLEDGED if waits else 'saving'}"
+        # In a thread: a handler may have interrupted the writing of another line.
+        threading.Thread(target=log.warning, args=(text,), daemon=True).start()
+        if not waits:
             self.deliver()
 
     def deliver(self) -> None:
