@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import gymnasium as gym
 import numpy as np
@@ -70,7 +71,7 @@ def test_an_environment_that_raises_once_is_told_and_rebuilt_and_goes_on(caplog)
     with caplog.at_level(logging.WARNING, "paceline"):
         (broken,), episodes = collected(made_by(Counting, faults=faults), 12, first_column=40)
     (record,) = caplog.records
-    assert "column 41" in record.getMessage() and "step 5 " in record.getMessage()
+    assert record.getMessage() == "env 41, step 5: it raised; the environment is rebuilt"
     assert "the wheel came off" in caplog.text
     Counting.made = 0
     (whole,), _ = collected(made_by(Counting), 12)
@@ -154,7 +155,7 @@ def test_an_environment_that_always_raises_fails_with_its_column_and_cause(when)
     with pytest.raises(EnvironmentFailed) as failure:
         collected(make, 100, first_column=20)
     message = str(failure.value)
-    assert "column 21" in message
+    assert message.startswith(f"env 21, step {max(when - 1, 0)}: ")
     assert f"{MAX_FAILURES} times in a row" in message
     assert "RuntimeError: the wheel came off" in message
     assert "test_broken_envs.py" in message
@@ -168,20 +169,20 @@ def test_an_environment_that_cannot_be_rebuilt_fails_with_its_column():
                 raise OSError("no more licences")
 
     make = made_by(Once, faults={(1, 3): "raise"})
-    with pytest.raises(EnvironmentFailed, match=r"column 1,.*can't be rebuilt.*no more licences"):
+    with pytest.raises(EnvironmentFailed, match=r"env 1,.*can't be rebuilt.*no more licences"):
         collected(make, 10)
 
 
 @pytest.mark.parametrize(
     ("faults", "kind", "words"),
     [
-        ({(1, 3): "nan obs"}, "box", r"column 31 .*observation \[ 3. nan\].*step 3 "),
-        ({(1, 3): "nan reward"}, "box", "column 31 .*reward nan.*step 3 "),
-        ({(1, 3): "above"}, "discrete", "column 31 .*observation 1006.*step 3 "),
-        ({(1, 3): "below"}, "discrete", "column 31 .*observation 4 at step 3 "),
-        ({(2, 0): "nan obs"}, "box", "column 32 .*step 0 "),
+        ({(1, 3): "nan obs"}, "box", r"env 31, step 3: observation \[ 3. nan\] is not finite"),
+        ({(1, 3): "nan reward"}, "box", r"env 31, step 3: reward nan \(or None\) is not a"),
+        ({(1, 3): "above"}, "discrete", "env 31, step 3: observation 1006 is not"),
+        ({(1, 3): "below"}, "discrete", "env 31, step 3: observation 4 is not"),
+        ({(2, 0): "nan obs"}, "box", "env 32, step 0: "),
         # Column 0 is made anew after step 5, as number 3, which goes wrong at its step 2.
-        ({(0, 6): "raise", (3, 2): "nan obs"}, "box", "column 30 .*step 2 "),
+        ({(0, 6): "raise", (3, 2): "nan obs"}, "box", "env 30, step 2: "),
     ],
     ids=["observation", "reward", "above", "below", "first observation", "later episode"],
 )
@@ -200,3 +201,17 @@ def test_rewards_and_observations_of_any_finite_size_are_accepted():
 
     ((rollout,), _) = collected(made_by(Huge), 5)
     assert (rollout["reward"] == np.float32(-3e38)).all()
+
+
+def test_rebuilds_are_warned_of_at_powers_of_ten_with_the_latest_cause(caplog):
+    """One failure every 30 steps, which is forgiven for ever, and not to be overlooked."""
+    sampler, envs = sampler_of(made_by(Counting, faults={("any", 30): "raise"}), 400, columns=2)
+    with caplog.at_level(logging.WARNING, "paceline"):
+        while envs.failures < 110:
+            sampler.collect()
+    sampler.close()
+    first, *later = [record.getMessage() for record in caplog.records]
+    assert "it raised; the environment is rebuilt" in first
+    for message, count in zip(later, (10, 100), strict=True):
+        assert f"environments 0 to 1 were rebuilt {count} times so far" in message
+        assert re.search(r"the last was env [01], step 29: RuntimeError: the wheel came", message)

@@ -178,9 +178,7 @@ def says(text, *words):
 
 def test_an_environment_that_always_raises_ends_the_run_with_its_cause_and_place(mishap):
     ended, run = mishap(what="raise", at=3, after=180)
-    failed(
-        ended, 3, "RuntimeError: the rope broke", r"mishaps\.py:\d+", r"column \d", r"step [34]\b"
-    )
+    failed(ended, 3, "RuntimeError: the rope broke", r"mishaps\.py:\d+", r"env \d, step [34]:")
     failed(ended, 3, "last good state")
     assert str(sound(run, at_least=1).name) in ended.err
     # At its first failure the user was shown where: it is their code to mend.
@@ -200,7 +198,7 @@ def test_an_environment_that_always_fails_ends_the_run_and_is_named(
     if what == "init":
         assert not run.path.exists()
         return
-    says(error, "column 0" if what == "raise" else r"column \d")
+    says(error, "env 0" if what == "raise" else r"env \d")
     if what == "raise" or after:
         says(error, "last good state")
         sound(run, at_least=1 if after else 0)
@@ -211,6 +209,8 @@ def test_an_environment_that_fails_rarely_is_rebuilt_and_the_run_completes(misha
     ended, run = mishap("--total-iters", "40", what="rarely", how=how)
     assert ended.code == 0, ended
     assert CAUSES[how] in ended.out and "rebuilt" in ended.out
+    restarts = run.metrics()[-1]["env_restarts"]
+    assert f"environments raised and were rebuilt {restarts} times in this session" in ended.out
     assert run.metrics()[-1]["iter"] == 40
     lengths = [line["episode_length"] for line in run.metrics() if line["episodes"]]
     assert max(lengths) == 10
@@ -283,17 +283,17 @@ def test_a_vector_environment_that_exits_ends_the_run_as_failed(monkeypatch, cap
         ("inf obs", "observation.*inf.*finite"),
         ("nan reward", "reward nan.*finite"),
         ("inf reward", "reward inf.*finite"),
-        ("no reward", r"the reward nan \(or None\)"),
-        ("array reward", r"the reward is array\(\[1\.\]\), not a number"),
-        ("text reward", "the reward is 'many', not a number"),
+        ("no reward", r"reward nan \(or None\) is not a finite number; try `paceline check"),
+        ("array reward", r"reward array\(\[1\.\]\) is not a number; try `paceline check"),
+        ("text reward", "reward 'many' is not a number"),
         ("shape", r"Error.*\(3,\).*\(4,\)"),
         ("scalar", "Error"),
-        ("nothing returned", "Error"),
-        ("old step", "expected 5, got 4.*of what the environment returned"),
+        ("nothing returned", "truncated, info\\), and returned None; try `paceline check"),
+        ("old step", "truncated, info\\), and returned a tuple of 4; try `paceline check"),
         ("text end", "terminated or truncated is 'False', neither true nor false"),
         ("nan end", "terminated or truncated is nan, neither"),
         ("two ends", "truth value of an array"),
-        ("reset alone", r"reset\(\) returned ndarray, not an observation and an info"),
+        ("reset alone", r"return \(obs, info\), and returned one ndarray; try `paceline check"),
         ("unprintable", r"Unprintable \(.*mishaps\.py:\d+"),
     ],
 )
@@ -302,7 +302,7 @@ def test_what_an_environment_returns_wrongly_ends_the_run_and_is_named(mishap_he
     infinite = what.startswith(("nan obs", "inf", "nan reward"))
     error, run = mishap_here(what=what, at=None if what == "reset alone" else 3, after=180)
     step = "4" if infinite else r"\d+" if what == "reset alone" else "[34]"
-    says(error, words, r"column \d", rf"step {step}\b", "last good state")
+    says(error, words, rf"env \d, step {step}: ", "last good state")
     sound(run, at_least=2 if infinite else 1)
 
 

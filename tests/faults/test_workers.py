@@ -509,7 +509,7 @@ ROPE = "RuntimeError: the rope broke"
         ("impala", 1, {"what": "segfault"}, ("SIGSEGV", "failure 2 in a row")),
         ("ppo", 2, {"what": "kill", "where": "init"}, ("SIGKILL", "failure 3 in a row")),
         ("ppo", 5, {"what": "raise", "where": "init"}, (ROPE, r"troubles\.py:\d+")),
-        ("ppo", 5, {"what": "raise", "at": 3}, (ROPE, r"column \d")),
+        ("ppo", 5, {"what": "raise", "at": 3}, (ROPE, r"env \d")),
     ],
 )
 def test_an_environment_that_always_breaks_or_raises_ends_the_run_with_its_cause(

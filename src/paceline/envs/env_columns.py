@@ -15,7 +15,17 @@ from ..rollout import Array, Rollout
 from .adapters import ActionAdapter, ObservationAdapter
 from .columns import Columns, ReplayMismatch, Resume, episode_seed, replay_mismatch
 from .frame_stack import with_stack
-from .guards import ENV_ERRORS, as_flag, close_quietly, describe, end_if_forked, unpack_reset
+from .guards import (
+    CHECK,
+    ENV_ERRORS,
+    WrongReturn,
+    as_flag,
+    close_quietly,
+    describe,
+    end_if_forked,
+    unpack_reset,
+    wrong_step,
+)
 from .spaces import ACTION_MASK, Specs, action_spec, observation_spec
 
 log = logging.getLogger("paceline")
@@ -102,7 +112,11 @@ class EnvColumns(Columns):
                 self._reset_row(t, i, out)
             else:
                 try:
-                    observation, gain, terminated, truncated, info = step(action)
+                    returned = step(action)
+                    try:
+                        observation, gain, terminated, truncated, info = returned
+                    except (TypeError, ValueError):
+                        raise wrong_step(returned) from None
                     if views is not None:
                         adapter.write(views, i, observation, info)  # type: ignore[union-attr]
                     elif shape is None or getattr(observation, "shape", None) == shape:
@@ -112,7 +126,7 @@ class EnvColumns(Columns):
                     try:
                         reward[i] = gain
                     except (TypeError, ValueError):
-                        raise TypeError(f"the reward is {gain!r}, not a number") from None
+                        raise WrongReturn(f"reward {gain!r} is not a number; {CHECK}") from None
                     if terminated or truncated:
                         flags = as_flag(terminated), as_flag(truncated)
                         out.terminated[t, i], out.truncated[t, i] = flags
@@ -147,8 +161,8 @@ class EnvColumns(Columns):
             return False
         if self._may_mask and ACTION_MASK in info:
             raise EnvironmentFailed(
-                f"the environment of column {self.first_column + i} has an {ACTION_MASK} in the "
-                "info of this reset and had none in that of the first; give it always, or never"
+                f"env {self.first_column + i} has an {ACTION_MASK} in the info of this reset and "
+                "had none in that of the first; give it always, or never"
             )
         self.ended[i] = False
         return True
@@ -199,22 +213,35 @@ class EnvColumns(Columns):
         again = row - self._last_failure[i] < FAILURE_WINDOW
         self._failures_in_a_row[i] = self._failures_in_a_row[i] + 1 if again else 1
         self._last_failure[i] = row
-        where = f"column {self.first_column + i}, step {row - int(self.started[i])} of its episode"
+        where = f"env {self.first_column + i}, step {row - int(self.started[i])}"
         if self._failures_in_a_row[i] >= MAX_FAILURES:
             raise EnvironmentFailed(
-                f"the environment of {where} failed {MAX_FAILURES} times in a row: "
+                f"{where}: the environment failed {MAX_FAILURES} times in a row; the last time: "
                 f"{describe(error)}"
             ) from error
-        if self.failures == 1:
-            log.warning("the environment of %s raised; it is rebuilt", where, exc_info=error)
+        self._warn_of_rebuild(where, error)
         close_quietly(self._envs[i])
         try:
             self._envs[i], _ = self._make()
         except ENV_ERRORS as second:
             raise EnvironmentFailed(
-                f"the environment of {where} raised and can't be rebuilt: {describe(second)}"
+                f"{where}: the environment raised and can't be rebuilt: {describe(second)}"
             ) from second
         self._steps[i] = self._envs[i].step
+
+    def _warn_of_rebuild(self, where: str, error: BaseException) -> None:
+        """The first time with a traceback, and then at each power of ten, with the latest cause."""
+        count = self.failures
+        if count == 1:
+            trace = None if isinstance(error, WrongReturn) else error
+            cause = describe(error) if trace is None else "it raised"
+            log.warning(f"{where}: {cause}; the environment is rebuilt", exc_info=trace)
+        elif str(count).strip("0") == "1":
+            last = self.first_column + self.num_envs - 1
+            log.warning(
+                f"environments {self.first_column} to {last} were rebuilt {count:,} times so far; "
+                f"the last was {where}: {describe(error)}"
+            )
 
     def _apply_time_limit(self, t: int, out: Rollout) -> None:
         """Truncate the episodes that have reached the time limit."""

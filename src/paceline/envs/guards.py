@@ -18,6 +18,11 @@ ENV_ERRORS = (Exception, SystemExit, GeneratorExit)
 """What an environment may raise and be rebuilt for: neither Ctrl-C nor any other signal."""
 OUR_FILES = (__file__, str(Path(__file__).with_name("env_columns.py")), adapters.__file__)
 """Code that reads what an environment returned: an error raised here is about those values."""
+CHECK = "try `paceline check ENV`"
+
+
+class WrongReturn(TypeError):
+    """An environment returned something else than it has to; the message says what."""
 
 
 def end_if_forked(process: int) -> None:
@@ -38,6 +43,8 @@ def close_quietly(env: Any) -> None:
 
 def describe(error: BaseException) -> str:
     """The error in one line, with the place in the user's code that raised it."""
+    if isinstance(error, WrongReturn):
+        return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if frames and frames[-1].filename in OUR_FILES:
@@ -54,10 +61,25 @@ def unpack_reset(returned: Any) -> tuple[Any, dict[str, Any]]:
     try:
         observation, info = returned
     except (TypeError, ValueError):
-        raise TypeError(
-            f"reset() returned {type(returned).__name__}, not an observation and an info"
+        raise WrongReturn(
+            f"reset() has to return (obs, info), and returned {_kind(returned)}; {CHECK}"
         ) from None
     return observation, info
+
+
+def wrong_step(returned: Any) -> WrongReturn:
+    """The error for a `step` that returned something else than five values."""
+    return WrongReturn(
+        "step() has to return (obs, reward, terminated, truncated, info), and returned "
+        f"{_kind(returned)}; {CHECK}"
+    )
+
+
+def _kind(returned: Any) -> str:
+    """What was returned in place of a tuple, or how long the tuple is."""
+    if isinstance(returned, tuple | list):
+        return f"a {type(returned).__name__} of {len(returned)}"
+    return "None" if returned is None else f"one {type(returned).__name__}"
 
 
 def as_flag(end: Any) -> bool:
@@ -66,5 +88,5 @@ def as_flag(end: Any) -> bool:
         return end
     flag = bool(end)
     if flag and (np.asarray(end).dtype.kind not in "biuf" or end != end):
-        raise TypeError(f"terminated or truncated is {end!r}, neither true nor false")
+        raise WrongReturn(f"terminated or truncated is {end!r}, neither true nor false; {CHECK}")
     return flag

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from typing import Any
 
 import numpy as np
 
+from ..config.text import several
 from ..learning.bonus import Metrics
 from ..processes.hardware import Usage
 from ..rollout import Episode, Rollout
 from .budget import Progress
 from .build import Parts
 from .report import FinishedEpisode, Report
+
+log = logging.getLogger("paceline")
 
 MEANS = ("t_rollout", "t_learn", "t_sync", "t_wait", "lag_mean")
 """Reported as means over iterations; of an iteration that ranks make together, over ranks too."""
@@ -140,6 +144,9 @@ class Meter:
         each = wall / n * (self._sync.world_size // self._sync.size)
         busy = mean["t_rollout"] + mean["t_learn"] + mean["t_sync"]
         episodes = [finished.episode for finished in self._finished]
+        if self._sync.rank == 0 and total["env_restarts"] and (fraction >= 1.0 or stopping):
+            times = several(round(total["env_restarts"]), "time")
+            log.warning(f"environments raised and were rebuilt {times} in this session")
         report = Report(
             time=progress.time,
             iter=progress.iter,

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..envs import Columns
 from ..envs.frame_stack import FrameStack
+from ..envs.guards import CHECK
 from ..envs.spaces import ObservationSpec
 from ..errors import Diverged, EnvironmentFailed
 from ..policy.actor import Actor
@@ -104,14 +105,14 @@ def check_environment(
     t, i = np.argwhere(bad)[0]
     starts = np.flatnonzero(rollout.first[: t + 1, i])
     step = t - starts[-1] if len(starts) else begun[i] + t
-    what = f"the reward {reward[t - 1, i]}{none_hint(reward[t - 1, i])}"
+    gain = reward[t - 1, i]
+    what = f"reward {gain}{none_hint(gain)} is not a finite number"
     for name in wrong:
         if wrong[name][t, i]:
-            what = f"the observation {np.array2string(parts[name][t, i], threshold=8)}"
-    raise EnvironmentFailed(
-        f"the environment of column {first_column + i} returned {what} at step {step} of its "
-        "episode; observations and rewards must be finite and within their space"
-    )
+            seen = np.array2string(parts[name][t, i], threshold=8)
+            what = f"observation {seen} is not finite and within its space"
+    env = (first_column + i) // rollout.columns_per_env
+    raise EnvironmentFailed(f"env {env}, step {step}: {what}; {CHECK}")
 
 
 def none_hint(reward: float) -> str:
