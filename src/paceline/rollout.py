@@ -18,6 +18,8 @@ ShapeDtype = tuple[tuple[int, ...], Any]
 """Shape and dtype of one entry of a rollout."""
 FLAG: ShapeDtype = ((), np.bool_)
 FLOAT: ShapeDtype = ((), np.float32)
+FEW_NUMBERS = 8
+"""Numbers in `info` that are logged without being chosen; and the most that a3c logs."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Episode:
     total: float
     length: int
     info: Mapping[str, float] = field(default_factory=dict)
-    """numbers in the `info` of its last step"""
+    """numbers in the `info` of its last step that are logged (`log_info`)"""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class Rollout:
     """[T, B] in teams: the episode of the column's environment ended with this step"""
     columns_per_env: int = 1
     episodes: list[Episode] = field(default_factory=list)
+    final_info: dict[tuple[int, int], Mapping[str, float]] = field(default_factory=dict)
+    """(t, environment) → numbers in the `info` of a step that ended an episode"""
 
     @staticmethod
     def allocate(
@@ -161,6 +165,7 @@ class Rollout:
         self.obs[0], self.first[0] = obs, first
         self.first[1:] = self.terminated[:] = self.truncated[:] = self.over[:] = False
         self.valid[:] = self.stepped[:] = True
+        self.final_info.clear()
 
     @property
     def steps(self) -> int:
@@ -235,7 +240,8 @@ class OpenEpisodes:
             if done[t, i]:
                 steps = int(self.length[i] + length[t, i])
                 score = float(self.total[i] + total[t, i])
-                episodes.append(Episode(first_column + each * int(i), score, steps))
+                info = rollout.final_info.get((int(t), int(i)), {})
+                episodes.append(Episode(first_column + each * int(i), score, steps, info))
             if restarted[t, i]:
                 self.total[i], self.length[i] = -total[t, i], -length[t, i]
         self.total += total[-1]

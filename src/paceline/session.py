@@ -185,6 +185,7 @@ def evaluate_saved(
             "paceline.evaluate(paceline.load(run), that_object), or name one with --env-id"
         )
     options = dict(vars(config.env)) if config else {}
+    evaluation.log_info = config.log_info if config else "auto"
     if env_id is not None:
         options = options | {"kwargs": {}}  # those were the other environment's
     # Never the name in the checkpoint, which would be imported.

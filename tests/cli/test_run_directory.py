@@ -216,7 +216,7 @@ def test_a_run_from_the_config_of_another_learns_the_same(shell):
 def test_eval_json_has_every_field_and_its_statistics_are_right(run):
     result = strictly(run.text("eval.json"))
     names = "episodes mean std median min max length_mean ci_low ci_high returns seeds "
-    names += "checkpoint env_id sampled cut_short elsewhere"
+    names += "checkpoint env_id sampled cut_short info elsewhere"
     assert set(shlex.split(names)) == set(result)
     returns = result["returns"]
     assert len(returns) == len(set(result["seeds"])) == result["episodes"] == 7

@@ -205,8 +205,13 @@ def test_ranks_agree_and_start_with_what_rank_0_has(together, backend, size):
     assert together(agreed_of, size, backend) == [expected] * size
 
 
+def episode(rank, number):
+    """With numbers of its info, under names that not all ranks have."""
+    return Episode(10 * rank + number, number / 2, number, {"all": 1 / 3, f"rank {rank}": number})
+
+
 def reduced_of(place, rank, size, backend):
-    episodes = [Episode(10 * rank + n, n / 2, n) for n in range(rank)]  # rank 0 has none
+    episodes = [episode(rank, n) for n in range(rank)]  # rank 0 has none
     with joined(place, rank, size, backend) as sync:
         first = sync.reduce_metrics(np.array([1.0, rank, 0.5]), episodes)
         quiet = sync.reduce_metrics(np.array([0.25]), [])
@@ -217,11 +222,11 @@ def reduced_of(place, rank, size, backend):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_metrics_are_added_up_and_every_episode_arrives_once(together, backend, size):
-    all_episodes = [Episode(10 * r + n, n / 2, n) for r in range(size) for n in range(r)]
+    all_episodes = [episode(r, n) for r in range(size) for n in range(r)]
     expected = [
         ([size, size * (size - 1) / 2, size / 2], all_episodes),
         ([size / 4], []),
-        ([2.0 * size], [Episode(10 * r, 0.0, 0) for r in range(1, size)]),
+        ([2.0 * size], [episode(r, 0) for r in range(1, size)]),
     ]
     assert together(reduced_of, size, backend) == [expected] * size
 

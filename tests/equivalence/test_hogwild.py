@@ -13,7 +13,7 @@ from saved_runs import PLAIN, assert_same
 
 import paceline
 from paceline.distributed import Local
-from paceline.distributed.hogwild import RING, Hogwild
+from paceline.distributed.hogwild import NUMBERS, RING, Hogwild
 from paceline.distributed.rank_memory import FUTEX
 from paceline.distributed.rendezvous import join_group
 from paceline.errors import Diverged, LostRank
@@ -154,13 +154,13 @@ def reduced_of(place, rank, size):
 
         sync.gather("begin")
         if rank:
-            ask([1, 10 * rank], [Episode(rank, rank / 2, rank)])
+            ask([1, 10 * rank], [Episode(rank, rank / 2, rank, {f"of {rank}": 1 / 3, "all": 2.0})])
         sync.gather("added")
         ask([0, 0], [])
         ask([0, 0], [])
         sync.gather("asked")
         if rank == 2:
-            ask([1, 5], [Episode(7, 1.0, 3), Episode(8, 2.0, 4)])
+            ask([1, 5], [Episode(7, 1.0, 3, {"all": 5.0}), Episode(8, 2.0, 4, {"new": 6.0})])
         sync.gather("added again")
         ask([0, 0], [])
         sync.max(rank)
@@ -174,8 +174,13 @@ def test_counters_add_up_and_every_process_gets_everything_once(together):
     for rank, (reduced, largest) in enumerate(together(reduced_of, 3)):
         sums = np.sum([sums for sums, _ in reduced], axis=0)
         assert sums.tolist() == [3, 35]
-        found = sorted((e.column, e.total, e.length) for _, episodes in reduced for e in episodes)
-        assert found == [(1, 0.5, 1), (2, 1.0, 2), (7, 1.0, 3), (8, 2.0, 4)]
+        found = [episode for _, episodes in reduced for episode in episodes]
+        assert sorted(found, key=lambda episode: episode.column) == [
+            Episode(1, 0.5, 1, {"of 1": 1 / 3, "all": 2.0}),
+            Episode(2, 1.0, 2, {"of 2": 1 / 3, "all": 2.0}),
+            Episode(7, 1.0, 3, {"all": 5.0}),
+            Episode(8, 2.0, 4, {"new": 6.0}),
+        ]
         unchanged = reduced[1 + bool(rank)]
         assert unchanged == ([0, 0], [])  # asked twice, nothing has happened
         assert largest == 2
@@ -185,16 +190,18 @@ def flood_of(place, rank, size):
     with joined(place, rank, size) as sync:
         sync.gather("begin")
         if rank:
-            episodes = [Episode(0, float(n), n) for n in range(3 * RING)]
+            names = [f"{n} é" * 20 for n in range(2 * NUMBERS)]  # too many, and too long
+            info = dict.fromkeys(names, 1.0)
+            episodes = [Episode(0, float(n), n, info) for n in range(3 * RING)]
             sync.reduce_metrics(np.zeros(1), episodes)
         sync.gather("added")
         _, found = sync.reduce_metrics(np.zeros(1), [])
         sync.gather("done")
-        return [episode.length for episode in found]
+        return [(episode.length, len(episode.info)) for episode in found]
 
 
 def test_of_more_episodes_than_are_kept_the_latest_are_read(together):
-    assert together(flood_of, 2)[0] == list(range(2 * RING, 3 * RING))
+    assert together(flood_of, 2)[0] == [(n, NUMBERS) for n in range(2 * RING, 3 * RING)]
 
 
 def annealed_of(place, rank, size):

@@ -25,6 +25,7 @@ from .values import (
     Width,
     check_rendezvous,
     one_of,
+    parse_keys,
     parse_list,
     parse_mapping,
     parse_optional,
@@ -41,6 +42,8 @@ ALIASES: dict[str, dict[str, Any]] = {
 """Names of `algo` that stand for several options."""
 NO_OPTION = {"option": False}
 """Metadata of a field that is not an option: it has no flag and is in no file."""
+LogInfo = Literal["auto"] | tuple[str, ...]
+"""Which numbers in `info` are logged: those found, or those with these keys."""
 OBJECTS = {"env_id": "env_is_callable", **{n: f"{n}_is_callable" for n in ("encoder", *ENTRIES)}}
 """Options that may be Python objects, which no file can hold, and the field of run.json that says
 whether they were."""
@@ -196,6 +199,9 @@ class Config:
     """number of checkpoints kept, besides the best"""
     log_every: Count = 1
     """iterations per report"""
+    log_info: Annotated[LogInfo, BeforeValidator(parse_keys)] = "auto"
+    """numbers in the info of an episode's last step to log, averaged over episodes: keys, such as
+    success,score or stats.goals; auto: all there are, if they are at most 8; none"""
     log_jsonl: str | None = None
     """also write the metrics to this file"""
     track: Literal["tensorboard", "none"] = "tensorboard"

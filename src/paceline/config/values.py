@@ -72,6 +72,20 @@ def parse_process_count(value: Any) -> Any:
     return value
 
 
+def parse_keys(value: Any) -> Any:
+    """`a,b` → (a, b); `none` → (); `auto` stays."""
+    if value == "auto":
+        return value
+    if value in ("none", None):
+        return ()
+    keys = value.split(",") if isinstance(value, str) else value
+    if isinstance(keys, list | tuple) and all(isinstance(key, str) for key in keys):
+        keys = tuple(dict.fromkeys(key.strip() for key in keys))
+        if not {"", "auto", "none"} & set(keys):
+            return keys
+    raise ValueError("should be auto, none, or keys of info, such as success,score")
+
+
 def parse_optional(value: Any) -> Any:
     """`none` → None"""
     return None if value == "none" else value

@@ -88,7 +88,7 @@ class Allreduce(Sync):
         total = torch.from_numpy(np.append(sums, float(len(episodes))))
         self.sum(total)
         if total[-1]:
-            parts = self.gather([[e.column, e.total, e.length] for e in episodes])
+            parts = self.gather([[e.column, e.total, e.length, dict(e.info)] for e in episodes])
             episodes = [Episode(*values) for part in parts for values in part]
         return total[:-1].numpy(), episodes
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import BadInput
+from ..rollout import FEW_NUMBERS
 
 if TYPE_CHECKING:
     from ..config.schema import Config
@@ -91,6 +92,11 @@ class HogwildSync(SyncEntry):
                     f"{name} takes learners that agree on what they have seen, and a3c's do not; "
                     "leave it off, or write --algo a2c with --ranks"
                 )
+        if config.log_info != "auto" and len(config.log_info) > FEW_NUMBERS:
+            raise BadInput(
+                f"log_info has {len(config.log_info)} keys, and a3c's learners have room for "
+                f"{FEW_NUMBERS} numbers of an episode; choose fewer"
+            )
         if config.device == "cuda":
             raise BadInput("a3c's learners share memory, not a GPU; write --device cpu")
 

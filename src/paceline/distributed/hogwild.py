@@ -6,8 +6,9 @@ gradients on a copy of its own and applies them in place, without a lock (Recht 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ..errors import BadInput, LostRank
 from ..processes.heartbeat import TICK
-from ..rollout import Array, Episode
+from ..rollout import FEW_NUMBERS, Array, Episode
 from . import Sync
 from .rank_memory import FUTEX, RankMemory
 from .rendezvous import RankGroup
@@ -26,6 +27,9 @@ ARENA = 2**30
 """Bytes for shared arrays; the system provides memory only for what is used."""
 RING = 256
 """Latest episodes that are kept of each learner for the others to read."""
+NUMBERS = FEW_NUMBERS + 1
+"""Of an episode's `info`: one more than are logged, so that too many are noticed."""
+NAME_BYTES = 64
 
 
 class Hogwild(Sync):
@@ -47,8 +51,11 @@ class Hogwild(Sync):
         self._memory = RankMemory(group, everyone, timeout, crowded=True, arena=ARENA)
         self.heartbeat = self._memory.heartbeat
         self._checked = time.monotonic()
-        self._episodes = self._array((self._ranks, RING, 3))
-        """[rank, number % RING, (column, return, length)]"""
+        self._episodes = self._array((self._ranks, RING, 3 + NUMBERS))
+        """[rank, number % RING, (column, return, length, *info)]; NaN where info has no number"""
+        self._names = self._array((self._ranks, NUMBERS), f"S{NAME_BYTES}")
+        """names of the numbers in each rank's episodes; a rank adds to its own, before it uses
+        them, and changes none"""
         self._counts = self._array((self._ranks,), np.int64)
         """episodes of each rank"""
         self._maxima = self._array((self._ranks,))
@@ -92,20 +99,37 @@ class Hogwild(Sync):
             self._totals = self._array((self._ranks, len(sums)))
         self._totals[self.rank] += sums
         for episode in episodes:
-            row = episode.column, episode.total, episode.length
-            self._episodes[self.rank, self._counts[self.rank] % RING] = row
+            row = self._episodes[self.rank, self._counts[self.rank] % RING]
+            row[:3] = episode.column, episode.total, episode.length
+            self._write_info(row[3:], episode.info)
             self._counts[self.rank] += 1
         total = self._totals.sum(0)
         since, self._last_total = total - self._last_total, total
         return since, self._new_episodes()
+
+    def _write_info(self, row: Array, info: Mapping[str, float]) -> None:
+        """Store the numbers of `info`, each in the place that this rank's names give it."""
+        row[:] = np.nan
+        names = self._names[self.rank]
+        for name, number in info.items():
+            known, used = name.encode(errors="replace")[:NAME_BYTES], np.count_nonzero(names)
+            if known and known not in names and used < NUMBERS:
+                names[used] = known
+            if known:
+                row[names == known] = number
 
     def _new_episodes(self) -> list[Episode]:
         """All learners' episodes that this process has not read, as far as they are kept."""
         found = []
         for rank, count in enumerate(self._counts.tolist()):
             for number in range(max(self._read[rank], count - RING), count):
-                column, total, length = self._episodes[rank, number % RING]
-                found.append(Episode(int(column), float(total), int(length)))
+                column, total, length, *numbers = self._episodes[rank, number % RING].tolist()
+                info = {
+                    bytes(name).decode(errors="ignore"): number
+                    for name, number in zip(self._names[rank], numbers, strict=True)
+                    if not math.isnan(number)
+                }
+                found.append(Episode(int(column), total, int(length), info))
             self._read[rank] = count
         return found
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..processes.heartbeat import Heartbeat
 from ..rollout import Array, Rollout
+from .info import InfoReader
 from .spaces import ActionSpec, ObservationSpec
 
 Resume = Literal["replay", "state", "none"]
@@ -59,6 +60,8 @@ class Columns(Protocol):
     heartbeat: Heartbeat
     """`heartbeat.beats` changes with every step and reset of an environment"""
     resume: Resume
+    read_info: InfoReader | None = None
+    """from the info of an episode's last step to the numbers that are logged; None: nothing is"""
     adapt: Callable[[Array], Any]
     """from a policy's actions [B, ...] to what `step` takes"""
 
@@ -85,7 +88,8 @@ class Columns(Protocol):
 
         `valid` is False for all columns of an environment that is reset, and for an agent that is
         dead or absent, whose reward is 0 and whose observation is repeated. With several agents,
-        `stepped` and `over` are written too, the same for all columns of an environment.
+        `stepped` and `over` are written too, the same for all columns of an environment. What
+        `read_info` finds at an episode's end goes into `out.final_info[t, environment]`.
         """
 
     def replay(

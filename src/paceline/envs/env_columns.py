@@ -106,6 +106,7 @@ class EnvColumns(Columns):
         obs, reward, ended, shape = out.obs[t + 1], out.reward[t], self.ended, self._shape
         adapter, heartbeat = self._adapter, self.heartbeat
         views = None if adapter is None else self.obs_spec.split(obs)
+        limit_row = self.row + 1 >= self._next_limit
         for i, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
             heartbeat.beats = i
             if ended[i]:
@@ -127,15 +128,28 @@ class EnvColumns(Columns):
                         reward[i] = gain
                     except (TypeError, ValueError):
                         raise WrongReturn(f"reward {gain!r} is not a number; {CHECK}") from None
-                    if terminated or truncated:
-                        flags = as_flag(terminated), as_flag(truncated)
-                        out.terminated[t, i], out.truncated[t, i] = flags
-                        ended[i] = True
+                    if terminated or truncated or limit_row:
+                        self._end_episode(t, i, terminated, truncated, info, out)
                 except ENV_ERRORS as error:
                     self._fail(t, i, out, error)
         self.row += 1
-        if self.row >= self._next_limit:
-            self._apply_time_limit(t, out)
+        if limit_row:
+            self._plan_time_limit()
+
+    def _end_episode(
+        self, t: int, i: int, terminated: Any, truncated: Any, info: Any, out: Rollout
+    ) -> None:
+        """End column `i`'s episode with row `t`, if it is over or has reached the time limit."""
+        terminated, truncated = as_flag(terminated), as_flag(truncated)
+        if not (terminated or truncated):
+            assert self._limit is not None
+            truncated = self.row + 1 - self.started[i] >= self._limit
+            if not truncated:
+                return
+        if self.read_info is not None and (numbers := self.read_info(info)):
+            out.final_info[t, i] = numbers
+        out.terminated[t, i], out.truncated[t, i] = terminated, truncated
+        self.ended[i] = True
 
     def _reset_row(self, t: int, i: int, out: Rollout) -> None:
         """In row `t` column `i` begins its next episode instead of stepping."""
@@ -242,15 +256,6 @@ class EnvColumns(Columns):
                 f"environments {self.first_column} to {last} were rebuilt {count:,} times so far; "
                 f"the last was {where}: {describe(error)}"
             )
-
-    def _apply_time_limit(self, t: int, out: Rollout) -> None:
-        """Truncate the episodes that have reached the time limit."""
-        assert self._limit is not None
-        for i in range(self.num_envs):
-            if not self.ended[i] and self.row - self.started[i] >= self._limit:
-                out.truncated[t, i] = True
-                self.ended[i] = True
-        self._plan_time_limit()
 
     def _plan_time_limit(self) -> None:
         """Find the first row at which an open episode can reach the time limit."""

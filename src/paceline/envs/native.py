@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -34,6 +34,10 @@ class Batch(Protocol):
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
         """Observations, rewards, terminated, truncated."""
+
+    def info(self, i: int) -> Mapping[str, Any]:
+        """Environment `i`'s info of the latest step, which ended its episode."""
+        return {}
 
     def begin(self, which: Array, episodes: Array, autoreset: bool) -> Any:
         """Put the columns `which` at the start of their `episodes[B]`; all columns' observations.
@@ -148,6 +152,10 @@ class NativeColumns(Columns):
             self.ended = done & stepped
             self._any_ended = bool(self.ended.any())
         out.terminated[t], out.truncated[t] = terminated, truncated
+        if self.read_info is not None:
+            for i in np.flatnonzero(terminated | truncated).tolist():
+                if numbers := self.read_info(self._batch.info(i)):
+                    out.final_info[t, i] = numbers
         out.first[t + 1] = begun
         self.started[begun] = self.row
         self.episode += begun

@@ -35,6 +35,8 @@ class Progress:
     episodes: Annotated[int, Ge(0), MOST] = 0
     best: float | None = None
     """mean return of the best evaluation"""
+    info_names: list[str] = field(default_factory=list)
+    """numbers that were found in `info`"""
 
     def __post_init__(self) -> None:
         self.recent = deque(self.recent, RECENT)

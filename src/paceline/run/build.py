@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from ..config.schema import Config
+from ..config.schema import Config, LogInfo
 from ..config.values import seconds
 from ..distributed import Local, Sync
 from ..envs.source import EnvInfo, inspect_env
@@ -52,6 +52,7 @@ class Parts:
     choices: Choices
     env_info: EnvInfo
     spec: RolloutSpec
+    log_info: LogInfo = "auto"
 
     def publish(self) -> None:
         """Give the sampler the learner's weights."""
@@ -108,7 +109,9 @@ def build(
                 config, env_info, network, spec, weights, worker_cpus, sync, topology
             )
             stack.callback(interruptible()(sampler.close))  # an environment may hang when closed
-        parts = Parts(sampler, learner, sync, topology, network, choices, env_info, spec)
+        parts = Parts(
+            sampler, learner, sync, topology, network, choices, env_info, spec, config.log_info
+        )
         parts.publish()
         yield parts
 
@@ -135,6 +138,7 @@ def make_sampler(
         cpus=cpus,
         timeout=seconds(config.worker_timeout),
         max_restarts=config.max_restarts,
+        log_info=config.log_info,
         heartbeat=sync.heartbeat,
         threads=max(1, available_cpus() // topology.local_size),
     )

@@ -136,7 +136,7 @@ def restore(path: Path, found: Checkpoint, config: Config, parts: Parts) -> Prog
 def _read_progress(path: Path, facts: dict[str, Any]) -> Progress:
     """From state.json, which is refused unless it holds all that `make_checkpoint` writes."""
     place = shown(path / FACTS)
-    needed = {*vars(Progress()), "evaluated", "config"}
+    needed = {*vars(Progress()), "evaluated", "config"} - {"info_names"}  # older ones lack it
     if missing := needed - facts.keys():
         raise BadInput(f"{place}: there is no {min(missing)}")
     try:

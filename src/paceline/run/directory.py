@@ -33,7 +33,8 @@ FOLDERS = ("checkpoints", "events", "video")
 RUN_FILES = (CONFIG, METRICS, RUN, EVALUATION, EPISODES, SAMPLED_EVALUATION, *FOLDERS)
 MAX_RUN_BYTES = 2**20
 """Size of the largest run.json that is read."""
-RECORDING = {"eval_every", "eval_episodes", "save_every", "keep", "log_every", "log_jsonl", "track"}
+RECORDING = {"eval_every", "eval_episodes", "save_every", "keep", "log_every", "log_info"}
+RECORDING |= {"log_jsonl", "track"}
 RUNNING = {"pin", "worker_timeout", "max_restarts", "rank_timeout", "init_method"}
 CHANGEABLE = {*BUDGETS, "stop_at_return"} | RECORDING | RUNNING
 """Options that a resume may change: none of them affects learning."""

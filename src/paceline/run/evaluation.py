@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..config.schema import Config
+from ..config.schema import Config, LogInfo
 from ..config.text import several
 from ..envs import Columns
 from ..envs.columns import episode_seed
 from ..envs.env_columns import MAX_FAILURES, EnvColumns
+from ..envs.info import info_reader
 from ..envs.source import EnvId, make_columns, source_of
 from ..envs.spaces import specs_mismatch
 from ..envs.vec import RowStepper
@@ -32,6 +33,7 @@ from ..processes.heartbeat import Heartbeat
 from ..rollout import Array
 from ..samplers.unroll import none_hint
 from .budget import RECENT, Progress
+from .info_means import InfoMeans
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,6 +80,8 @@ class EvalResult:
     """whether actions were sampled, instead of the most likely taken"""
     cut_short: bool = False
     """whether it was stopped: long episodes, which end last, are missing"""
+    info: dict[str, float] = field(default_factory=dict)
+    """means of the numbers in the `info` of episodes' last steps (`log_info`)"""
     elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
     """results on other variants of the environment, by name: for Procgen, on all levels"""
 
@@ -90,8 +94,10 @@ class EvalResult:
         return json.dumps(self.as_dict(), indent=1).encode()
 
     def lines(self) -> Iterator[str]:
-        """Text: mean and interval, here and in the other variants."""
+        """Text: mean and interval, here and in the other variants; numbers from `info`."""
         yield _summary(self.as_dict())
+        if self.info:
+            yield ", ".join(f"{name} {mean:.4g}" for name, mean in self.info.items())
         for name, found in self.elsewhere.items():
             yield f"{name.replace('_', ' ')}: {_summary(found)}"
 
@@ -114,6 +120,8 @@ class Evaluation:
     sample: bool = False
     seed: int | None = None
     """of the episodes (None: those of every evaluation)"""
+    log_info: LogInfo = "auto"
+    """which numbers in `info` are averaged"""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     stopping: Callable[[], bool] = lambda: False
     """when it returns true, the evaluation ends with the episodes it has"""
@@ -164,12 +172,14 @@ def _evaluate(
     more = {"default_time_limit": NO_LIMIT, "threads": available_cpus(), **options}
     with closing(make_columns(env_id, width, seed, **more)) as columns:
         columns.heartbeat = evaluation.heartbeat
+        columns.read_info = info_reader(evaluation.log_info)
+        infos = InfoMeans(evaluation.log_info)
         spaces = columns.obs_spec.seen, columns.act_spec
         if other := specs_mismatch((agent.network.obs, agent.network.act), spaces):
             role, wanted, found = other
             raise BadInput(f"the policy's {role} are {wanted}, the environment's {found}")
         try:
-            totals, lengths, numbers = _play(agent, columns, evaluation, seed)
+            totals, lengths, numbers = _play(agent, columns, evaluation, seed, infos)
         except EnvironmentFailed as error:
             raise EnvironmentFailed(f"during evaluation {error}") from error
         if columns.failures:
@@ -204,11 +214,12 @@ def _evaluate(
         seeds=seeds,
         sampled=evaluation.sample,
         cut_short=len(ended) < evaluation.episodes,
+        info={name: mean for name, mean in infos.take().items() if mean is not None},
     )
 
 
 def _play(
-    agent: Agent, columns: Columns, evaluation: Evaluation, seed: int
+    agent: Agent, columns: Columns, evaluation: Evaluation, seed: int, infos: InfoMeans
 ) -> tuple[Array, Array, list[int]]:
     """Per episode: return, length (0: it has not ended), and its number in its column, counting
     dropped ones."""
@@ -254,6 +265,7 @@ def _play(
                 numbers[number] = int(columns.episode[i])
                 missing -= 1
                 evaluation.done += 1
+                infos.add(row.final_info.get((0, int(i)), {}))
             total[i] = length[i] = dropped[i] = 0
             played[i] += 1
     return totals, lengths, numbers

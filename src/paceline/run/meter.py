@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from ..processes.hardware import Usage
 from ..rollout import Episode, Rollout
 from .budget import Progress
 from .build import Parts
-from .report import FinishedEpisode, Report
+from .info_means import InfoMeans
+from .report import CORE, FinishedEpisode, Report
 
 log = logging.getLogger("paceline")
 
@@ -42,6 +44,7 @@ class Meter:
         self._t_sync = parts.learner.t_sync
         self._t_wait = self._sampler.t_wait if self._sampler is not None else 0.0
         self._columns_per_env = 1
+        self._info = InfoMeans(parts.log_info, progress.info_names, {*CORE, *self._kinds})
         self._others_updates = 0
         """updates by other learners during the previous iteration"""
         self._reset()
@@ -132,6 +135,7 @@ class Meter:
         progress.time += elapsed if own_clock else total["time"]
         for episode in episodes:
             self._finished.append(FinishedEpisode(progress.time, progress.steps, episode))
+            self._info.add(episode.info)
             progress.add_episode(episode.total)
         return total["stop"] > 0
 
@@ -144,9 +148,11 @@ class Meter:
         each = wall / n * (self._sync.world_size // self._sync.size)
         busy = mean["t_rollout"] + mean["t_learn"] + mean["t_sync"]
         episodes = [finished.episode for finished in self._finished]
-        if self._sync.rank == 0 and total["env_restarts"] and (fraction >= 1.0 or stopping):
-            times = several(round(total["env_restarts"]), "time")
-            log.warning(f"environments raised and were rebuilt {times} in this session")
+        if self._sync.rank == 0:
+            self._info.log_missing()
+            if total["env_restarts"] and (fraction >= 1.0 or stopping):
+                times = several(round(total["env_restarts"]), "time")
+                log.warning(f"environments raised and were rebuilt {times} in this session")
         report = Report(
             time=progress.time,
             iter=progress.iter,
@@ -168,16 +174,22 @@ class Meter:
             recent_return=_mean(list(progress.recent)),
             fraction=fraction,
             stopping=stopping,
-            metrics=self._metrics(n, episodes),
-            finished=tuple(self._finished),
+            metrics=self._metrics(n, episodes) | self._info.take(),
+            finished=self._without_unlogged_info(),
         )
         self._reported = now
         self._reset()
         return report
 
-    def _metrics(self, iters: int, episodes: list[Episode]) -> dict[str, float]:
+    def _without_unlogged_info(self) -> tuple[FinishedEpisode, ...]:
+        """The episodes, without numbers that are too many to be logged."""
+        if not self._info.too_many:
+            return tuple(self._finished)
+        return tuple(replace(one, episode=replace(one.episode, info={})) for one in self._finished)
+
+    def _metrics(self, iters: int, episodes: list[Episode]) -> dict[str, Any]:
         """The learner's metrics since the last report, and those of teams."""
-        metrics: dict[str, float] = {}
+        metrics: dict[str, Any] = {}
         for name, kind in self._kinds.items():
             if kind == "max":
                 metrics[name] = self._sync.max(self._peaks[name])

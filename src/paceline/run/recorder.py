@@ -251,7 +251,10 @@ class Recorder:
         parts, config, env_info = self._parts, self._config, self._parts.env_info
         agent = Agent(parts.network, copy_weights(parts.learner))
         evaluation = Evaluation(
-            episodes=episodes, heartbeat=parts.sync.heartbeat, stopping=self._stopping
+            episodes=episodes,
+            log_info=config.log_info,
+            heartbeat=parts.sync.heartbeat,
+            stopping=self._stopping,
         )
         began = time.monotonic()
         with interruptible():

@@ -106,8 +106,9 @@ class Report:
         raise AttributeError(f"a report has no {name!r}")
 
 
-CORE = frozenset(entry.name for entry in fields(Report)) | frozenset(LEARNING)
-"""Names that belong to every report."""
+OF_TEAMS = ("agent_steps", "team_return")
+CORE = {*LEARNING, *OF_TEAMS, *(entry.name for entry in fields(Report))}
+"""Names that neither a number in `info` nor one that a user logs can have."""
 
 
 def check_logged(values: Mapping[str, Any]) -> dict[str, float]:

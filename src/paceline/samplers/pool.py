@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from ..config.schema import LogInfo
 from ..envs.columns import ReplayMismatch
+from ..envs.info import info_reader
 from ..envs.source import EnvInfo
 from ..policy.actor import make_actor
 from ..policy.network import NetworkSpec
@@ -44,6 +46,8 @@ class PoolSpec:
     """of one worker in a row without a finished rollout"""
     threads: int = 1
     """threads that step a batch of environments, where there are no workers"""
+    log_info: LogInfo = "auto"
+    """which numbers in `info` episodes carry"""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     """of the trainer, which beats while it waits for its workers"""
 
@@ -75,6 +79,7 @@ class PoolSpec:
         """A worker's columns and their actor; `threads` step a native batch."""
         each, first = self.each, self.columns_of(worker).start
         columns = self.env_info.columns(each.num_envs, self.seed, first, threads)
+        columns.read_info = info_reader(self.log_info)
         try:
             actor = make_actor(self.network, each.columns)
             return Block(columns, actor, each, self.seed, heartbeat)

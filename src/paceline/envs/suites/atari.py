@@ -7,6 +7,7 @@ option (`clip_reward`). An episode is a whole game, not a life (Machado 2018).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -105,8 +106,11 @@ class AtariBatch(Batch):
         return self._frames(self._env.reset()[0])
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
-        stacks, reward, terminated, truncated, _ = self._env.step(actions)
+        stacks, reward, terminated, truncated, self._infos = self._env.step(actions)
         return self._frames(stacks), reward, terminated, truncated
+
+    def info(self, i: int) -> Mapping[str, Any]:
+        return {key: values[i] for key, values in self._infos.items()}
 
     def begin(self, which: Array, episodes: Array, autoreset: bool) -> Any:
         resets = episodes % self._seed_every

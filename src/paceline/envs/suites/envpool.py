@@ -7,6 +7,7 @@ resumed run begins new episodes.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -86,6 +87,8 @@ class EnvPoolBatch(Batch):
         keys = list(self._env._state_keys)
         self._result = [keys.index(name) for name in ("reward", "done", "trunc")]
         self._obs = next(n for n, key in enumerate(keys) if key.startswith("obs"))
+        self._infos = [(key[5:], n) for n, key in enumerate(keys) if key.startswith("info:")]
+        """name of each number in info, and its place in the list"""
         self._leaves: list[tuple[tuple[str, ...], int]] = []
         """of a Dict observation: path of each leaf, and its place in the list"""
         if isinstance(space, gym.spaces.Dict):
@@ -116,9 +119,12 @@ class EnvPoolBatch(Batch):
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
         actions = actions.astype(self._action_dtype, order="C", copy=False)
         self._env._send([self._ids, self._ids, actions])
-        received = self._env._recv()
+        self._received = received = self._env._recv()
         reward, done, truncated = (received[n] for n in self._result)
         return self._observation(received), reward, done & ~truncated, truncated
+
+    def info(self, i: int) -> Mapping[str, Any]:
+        return {name: self._received[n][i] for name, n in self._infos}
 
     def close(self) -> None:
         self.__dict__.pop("_env", None)  # its threads end with the object, not with its close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -57,7 +58,12 @@ class GymBatch(Batch):
         return self._env.reset(seed=self._seed)[0]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array]:
-        return self._env.step(actions.copy())[:4]  # it may overwrite them
+        found = self._env.step(actions.copy())  # it may overwrite them
+        self._infos = found[4]
+        return found[:4]
+
+    def info(self, i: int) -> Mapping[str, Any]:
+        return info_of(self._infos, i)
 
     def state(self) -> dict[str, Array]:
         return get_state(self._env) if self.resume == "state" else {}
@@ -108,6 +114,20 @@ class GymBatch(Batch):
             return False
         finally:
             close_quietly(copy)
+
+
+def info_of(infos: Any, i: int) -> dict[str, Any]:
+    """Environment `i`'s part of a vector environment's info, which holds arrays over environments
+    and, for each `key`, a `_key` that says which of them have it."""
+    found: dict[str, Any] = {}
+    for key, values in infos.items() if isinstance(infos, Mapping) else ():
+        if isinstance(values, Mapping):
+            found[key] = info_of(values, i)
+        elif isinstance(values, np.ndarray) and values.ndim and len(values) > i:
+            mask = infos.get(f"_{key}")
+            if mask is None or mask[i]:
+                found[key] = values[i]
+    return found
 
 
 def get_state(env: gym.vector.VectorEnv[Any, Any, Any]) -> dict[str, Array]:

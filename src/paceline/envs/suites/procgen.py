@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -122,6 +123,10 @@ class ProcgenBatch(Batch):
         self._env.act(actions)
         reward, obs, first = self._env.observe()
         return obs["rgb"], reward, first, self._truncated
+
+    def info(self, i: int) -> Mapping[str, Any]:
+        """Whether the level that was just left was completed; seeds of levels are left out."""
+        return {"prev_level_complete": self._env.get_info()[i]["prev_level_complete"]}
 
     def state(self) -> dict[str, Array]:
         """The bytes of all environments one after the other, how many each has, and a checksum."""
