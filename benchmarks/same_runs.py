@@ -36,8 +36,10 @@ CASES = {
     "ppo Box actions, normalizers": SMALL
     + "--env-id Pendulum-v1 --normalize-obs --normalize-return --state-dependent-std",
     "ppo normalizers compiled": "--env-id Pendulum-v1 --compile on --total-iters 6",
-    "ppo KL stop, annealing": SMALL
-    + "--env-id CartPole-v1 --ppo.target-kl 0.003 --anneal-lr --ppo.anneal-clip --lr 3e-3",
+    # Schedules from presets: earlier commits have other names for them.
+    "ppo KL stop, schedules": "--env-id CartPole-v1 --compile off --ppo.target-kl 0.003 --lr 3e-3",
+    "ppo entropy schedule": "--env-id minigrid:Empty-5x5 --compile off --total-iters 4",
+    "ppo entropy schedule compiled": "--env-id minigrid:Empty-5x5 --compile on --total-iters 4",
     "ppo minibatch normalization, value clip, shared trunk": SMALL
     + "--ppo.normalize-advantage minibatch --ppo.value-clip 0.2 --shared-trunk --hidden 32,32",
     "ppo discrete observations, masks": SMALL + "--env-id Taxi-v4",

@@ -54,8 +54,8 @@ RUNS = {
     "ppo, images": f"{FEW} {WORLD}:PicturePole-v0 --encoder small paced",
     "ppo, images, stacked": f"{FEW} {WORLD}:PicturePole-v0 --encoder mlp --env.frame-stack 4 paced",
     "ppo, stacked": f"{EAGER} --env-id CartPole-v1 --env.frame-stack 4 paced",
-    "ppo, KL stop, annealed": f"{EAGER} --env-id CartPole-v1 --ppo.target-kl 0.01 --anneal-lr true "
-    "--ppo.anneal-clip true paced",
+    "ppo, KL stop, annealed": f"{EAGER} --env-id CartPole-v1 --ppo.target-kl 0.01 --lr-schedule "
+    "linear --ppo.clip-schedule linear paced",
     "ppo, best kept": f"{EAGER} --env-id CartPole-v1 --eval-every 384 --keep 1 paced",
     "ppo, log_jsonl": f"{EAGER} --env-id CartPole-v1 --log-jsonl copy.jsonl paced",
     "ppo, FrozenLake": f"{EAGER} --env-id FrozenLake-v1 paced",

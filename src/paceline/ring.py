@@ -37,7 +37,7 @@ def ring(
                 yield meter.report(spent, stopping=True)
             raise
         meter.start_update(rollout)
-        metrics = learner.update(rollout, 1.0 - spent)
+        metrics = learner.update(rollout, budget.progress_remaining(progress))
         stop = meter.end_update(rollout, metrics, stopping())
         learner.set_version(progress.iter)
         sampler.publish(learner.weights, learner.version)

@@ -199,7 +199,7 @@ lr: 1\n---\nlr: 2
 lr: !!float x
 seed: !!int ''
 lr: !!timestamp soon
-anneal_lr: !!bool perhaps
+normalize_obs: !!bool perhaps
 lr: !!binary ß
 lr: !unknown 1
 lr: !!python/name:os.system

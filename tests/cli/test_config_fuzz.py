@@ -140,7 +140,7 @@ def test_any_dictionary_is_refused_or_valid(config):
 
 
 flags = st.one_of(
-    st.sampled_from([field.flag for field in fields_of()] + ["--config", "--no-anneal-lr", "--"]),
+    st.sampled_from([field.flag for field in fields_of()] + ["--config", "--no-pin", "--"]),
     st.text(max_size=12),
     st.builds("--{}".format, st.text(max_size=12)),
     st.builds("--{}={}".format, st.text(max_size=8), st.text(max_size=8)),

@@ -186,10 +186,10 @@ def test_an_empty_file_changes_nothing(file):
 
 
 def test_a_switch_can_be_written_in_the_usual_ways():
-    for flags in ("--anneal-lr", "--anneal-lr true"):
-        assert from_flags("--preset", "none", *flags.split()).anneal_lr is True
-    for flags in ("--no-anneal-lr", "--anneal-lr false", "--anneal-lr=no"):
-        assert from_flags("--preset", "none", *flags.split()).anneal_lr is False
+    for flags in ("--normalize-obs", "--normalize-obs true"):
+        assert from_flags("--preset", "none", *flags.split()).normalize_obs is True
+    for flags in ("--no-normalize-obs", "--normalize-obs false", "--normalize-obs=no"):
+        assert from_flags("--preset", "none", *flags.split()).normalize_obs is False
 
 
 STEPS = {"300_000": 300_000, "1e6": 10**6, "1M": 10**6, "50k": 50_000, "1.5M": 1_500_000}

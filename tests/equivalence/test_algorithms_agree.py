@@ -252,11 +252,13 @@ def test_masked_next_step_gradients_are_those_of_same_step_with_final_observatio
 @needs_compiler
 @pytest.mark.parametrize(("env_id", "algo"), [("Pendulum-v1", "ppo"), ("FrozenLake-v1", "a2c")])
 def test_a_compiled_step_learns_what_the_eager_one_learns(monkeypatch, tmp_path, env_id, algo):
+    """Compiled once, whatever the schedules say."""
     monkeypatch.setenv(CACHE, str(tmp_path))
     options = {"algo": algo, "lr": 1e-3}
     if algo == "ppo":
-        terms = {"entropy_coef": 0.01, "anneal_clip": True, "normalize_advantage": "minibatch"}
-        options |= {"epochs": 2, "minibatches": 2, "ppo": terms}
+        terms = {"entropy_coef": 0.01, "entropy_schedule": "cosine", "clip_schedule": "linear:0.05"}
+        terms |= {"normalize_advantage": "minibatch"}
+        options |= {"epochs": 2, "minibatches": 2, "ppo": terms, "lr_schedule": "linear:5e-4"}
     with (
         build(config_of(env_id, **options)) as eager,
         build(config_of(env_id, compile="on", **options)) as compiled,

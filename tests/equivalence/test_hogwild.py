@@ -61,8 +61,8 @@ def parts_of(place, rank, size, **options):
 
 RUNS = {
     "rmsprop": {"total_iters": 40},
-    "adam, annealed": {"total_iters": 40, "anneal_lr": True, "optimizer": "adam"},
-    "annealed by steps": {"total_steps": 700, "anneal_lr": True},
+    "adam, annealed": {"total_iters": 40, "lr_schedule": "linear", "optimizer": "adam"},
+    "annealed by steps": {"total_steps": 700, "lr_schedule": "linear"},
 }
 
 
@@ -206,7 +206,7 @@ def test_of_more_episodes_than_are_kept_the_latest_are_read(together):
 
 def annealed_of(place, rank, size):
     """Learners take turns; the share of the run that was left at each of their updates."""
-    options, progress = {"anneal_lr": True, "total_iters": 10}, Progress()
+    options, progress = {"lr_schedule": "linear", "total_iters": 10}, Progress()
     left, versions = [], []
     with parts_of(place, rank, size, **options) as parts:
         learner, gather = parts.learner, parts.sync.gather
@@ -324,7 +324,7 @@ SHORT = ("--compile", "off", "--eval-episodes", "1", "--preset", "none", "--num-
 
 @pytest.mark.slow
 def test_a3c_of_one_learner_is_a2c_to_the_byte(shell):
-    options = (*SHORT, "--total-iters", "60", "--anneal-lr", "--log-every", "10")
+    options = (*SHORT, "--total-iters", "60", "--lr-schedule", "linear", "--log-every", "10")
     ours = shell.train("a3c", "--algo", "a3c", "--num-workers", "1", *options)
     theirs = shell.train("a2c", "--algo", "a2c", *options)
     assert ours.last() == theirs.last()

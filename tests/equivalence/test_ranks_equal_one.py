@@ -106,7 +106,7 @@ RUNS = {
     "impala": {"algo": "impala"},
     "normalizers": {"normalize_obs": True, "normalize_return": True, "minibatches": 2},
     "target kl": {"epochs": 4, "minibatches": 4, "lr": 3e-3, "ppo": {"target_kl": 0.002}},
-    "annealed": {"anneal_lr": True, "ppo": {"anneal_clip": True}, "minibatches": 3},
+    "annealed": {"lr_schedule": "linear", "ppo": {"clip_schedule": "linear"}, "minibatches": 3},
     "minibatches of other sizes": {"epochs": 2, "minibatches": 1, "ppo": {"value_clip": 0.2}},
     "impala, normalizers": {"algo": "impala", "normalize_obs": True, "normalize_return": True},
 }

@@ -17,11 +17,12 @@ import pytest
 from paceline.storage import checkpoint
 
 CASES = {
-    "ppo": "--normalize-obs --normalize-return --ppo.target-kl 0.02 --anneal-lr --ppo.anneal-clip "
-    "--total-steps 15000 --save-every 2000 --eval-every 4000 --eval-episodes 3",
+    "ppo": "--normalize-obs --normalize-return --ppo.target-kl 0.02 --ppo.clip-schedule linear "
+    "--lr-schedule warmup:0.1+cosine --total-steps 15000 --save-every 2000 --eval-every 4000 "
+    "--eval-episodes 3",
     "a2c": "--algo a2c --total-steps 15000 --save-every 2500 --log-every 10 --eval-episodes 3",
-    "impala": "--algo impala --normalize-return --anneal-lr --total-steps 15000 --save-every 2500 "
-    "--log-every 5 --eval-episodes 3",
+    "impala": "--algo impala --normalize-return --lr-schedule linear --total-steps 15000 "
+    "--save-every 2500 --log-every 5 --eval-episodes 3",
     "image": "--env-id toy:identity --num-envs 4 --rollout-steps 32 --total-iters 14 "
     "--save-every 300 --eval-episodes 3 --threads 1",
     "box": "--env-id Pendulum-v1 --num-envs 4 --rollout-steps 64 --total-iters 30 "

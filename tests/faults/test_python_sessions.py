@@ -167,6 +167,43 @@ def test_a_run_with_a_callable_is_resumed_with_the_callable(shell, config):
     assert run.result() == straight.result()
 
 
+def test_a_run_with_a_schedule_of_its_own_is_resumed_with_it(shell, config):
+    """Called with progress_remaining, which falls from 1; what it returns is the rate."""
+
+    def rate(progress_remaining):
+        return 0.01 * progress_remaining**2
+
+    stopped(config(lr_schedule=rate), at=3)
+    run = shell.run("run")
+    assert run.json("run.json")["lr_schedule_is_callable"] is True
+    with pytest.raises(BadInput, match=r"callable.*paceline\.resume\(run, lr_schedule="):
+        next(paceline.resume(run.path))
+    with pytest.raises(BadInput, match=r"lr_schedule is .* and was .*rate"):
+        next(paceline.resume(run.path, lr_schedule=lambda progress_remaining: 1e-3))
+    list(paceline.resume(run.path, lr_schedule=rate))
+    expected = [0.01 * (1 - i / 8) ** 2 for i in range(8)]
+    assert [line["lr"] for line in run.metrics()] == pytest.approx(expected)
+    straight = finished(shell, "straight", config("straight", lr_schedule=rate))
+    assert run.result() == straight.result()
+
+
+def falling(progress_remaining):
+    return 0.001 + 0.1 * progress_remaining
+
+
+def test_a_schedule_that_can_be_imported_is_recorded_by_its_name(shell, config):
+    """So a resume needs nothing; options of an algorithm take no other functions."""
+    ppo = {"clip_schedule": falling, "entropy_coef": 0.01, "entropy_schedule": falling}
+    stopped(config(lr_schedule=falling, ppo=ppo), at=3)
+    run, name = shell.run("run"), "test_python_sessions:falling"
+    stored = run.config()
+    assert stored["lr_schedule"] == stored["ppo"]["clip_schedule"] == name
+    list(paceline.resume(run.path))
+    assert run.metrics()[-1]["lr"] == pytest.approx(0.001 + 0.1 / 8)
+    with pytest.raises(BadInput, match=r"ppo\.clip_schedule.*define it in a module"):
+        config(ppo={"clip_schedule": lambda progress_remaining: 0.2})
+
+
 def test_the_command_refuses_a_run_with_a_callable_and_names_the_python_call(shell, config):
     stopped(config(env_id=a_function))
     assert_refused(shell("resume", "run"), ("callable", "env_id="))

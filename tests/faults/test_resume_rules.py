@@ -11,11 +11,12 @@ import shutil
 import sys
 
 import pytest
-from saved_runs import assert_refused, iterations
+from saved_runs import assert_refused, iterations, left_after, warnings
 
 import paceline
 from paceline import Config
 from paceline.config.files import load_file
+from paceline.config.flags import parse_config
 from paceline.config.schema import option_fields
 from paceline.errors import BadInput
 
@@ -46,8 +47,9 @@ def test_a_flag_that_affects_learning_is_refused_by_name_and_nothing_is_written(
 
 
 CHANGEABLE = shlex.split(
-    "total_steps total_iters duration stop_at_return eval_every eval_episodes save_every keep "
-    "log_every log_info log_jsonl track pin worker_timeout max_restarts rank_timeout init_method"
+    "total_steps total_iters duration stop_at_return schedule_budget eval_every eval_episodes "
+    "save_every keep log_every log_info log_jsonl track pin worker_timeout max_restarts rank_timeout "
+    "init_method"
 )
 """The budget, logging and evaluation."""
 
@@ -74,6 +76,49 @@ def test_a_run_with_an_extended_budget_equals_one_that_had_it_from_the_start(she
     straight = shell.train_here("straight", *FLAGS, "--total-iters", "9")
     assert extended.result() == straight.result()
     assert load_file(extended.path / "config.yaml")["total_iters"] == 9
+
+
+def rates(run):
+    return [line["lr"] for line in run.metrics()]
+
+
+LINEAR = (*FLAGS, "--total-iters", "4", "--lr", "0.02", "--lr-schedule", "linear:0.004")
+
+
+def test_extending_a_scheduled_run_says_where_its_rate_jumps_to(shell, caplog):
+    shell.train_here("run", *LINEAR, "--ppo.clip-schedule", "linear")
+    caplog.clear()
+    run = shell.resume_here("run", total_iters=8)
+    (said,) = [text for text in warnings(caplog) if "schedule" in text]
+    assert "50% is spent instead of 100%" in said
+    assert "lr goes from 0.004 to 0.012 and ppo.clip goes from 0 to 0.1;" in said
+    assert "stay at lr 0.004 and ppo.clip 0, write --schedule-budget keep" in said
+    assert rates(run)[3:6] == pytest.approx([0.008, 0.012, 0.01])
+
+
+def test_an_extended_run_can_keep_its_schedule_and_does_so_when_it_is_resumed_again(shell, caplog):
+    left_after(parse_config([*LINEAR, "--output-dir", str(shell.folder / "run")]), 2)
+    shell.resume_here("run", total_iters=6, schedule_budget="keep")
+    kept = shell.resume_here("run", total_iters=7)
+    assert rates(kept) == pytest.approx([0.02, 0.016, 0.012, 0.008, 0.004, 0.004, 0.004])
+    assert kept.config()["schedule_budget"] == "total_iters=4"
+    own = ("--total-iters", "7", "--schedule-budget", "total_iters=4")
+    assert kept.result() == shell.train_here("straight", *LINEAR, *own).result()
+    assert not any("schedule" in text for text in warnings(caplog))
+    *_, last = rates(shell.resume_here("run", total_iters=8, schedule_budget="none"))
+    assert last == pytest.approx(0.02 - 0.016 * 7 / 8)
+
+
+def test_keeping_a_schedule_that_ends_at_zero_warns_that_nothing_is_learned(shell, caplog):
+    shell.train_here("run", *FLAGS, "--lr-schedule", "cosine")
+    run = shell.resume_here("run", total_iters=8, schedule_budget="keep")
+    assert any("total_iters=6, where it ends at 0: nothing" in text for text in warnings(caplog))
+    assert rates(run)[-1] == 0.0
+
+
+def test_extending_a_run_without_schedules_is_silent(shell, run, caplog):
+    shell.resume_here("run", total_iters=8)
+    assert not any("schedule" in text for text in warnings(caplog))
 
 
 def test_a_budget_of_another_kind_can_be_added(shell, run):

@@ -75,7 +75,7 @@ def test_the_value_before_a_terminal_state_has_no_future(tmp_path, options):
     """n steps from its end the chain is worth γⁿ⁻¹: one reward, and nothing behind it."""
     gamma = 0.9
     agent, _ = trained(
-        tmp_path, "toy:chain", gamma=gamma, anneal_lr=True, total_steps=40_000, **options
+        tmp_path, "toy:chain", gamma=gamma, lr_schedule="linear", total_steps=40_000, **options
     )
     with torch.no_grad():
         _, value = agent.module(torch.arange(8))

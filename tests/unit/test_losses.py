@@ -42,9 +42,9 @@ def case(log_ratio, advantage, *, value=0.0, returns=0.0, old_value=0.0, entropy
     return prediction, rows
 
 
-def terms(algorithm, prediction, rows, remaining=1.0):
+def terms(algorithm, prediction, rows, **factors):
     """The loss of each row, and the metrics by name."""
-    loss, values = algorithm.loss(prediction, rows, remaining)
+    loss, values = algorithm.loss(prediction, rows, 1.0, **factors)
     return loss, dict(zip(algorithm.metrics, values, strict=True))
 
 
@@ -169,13 +169,21 @@ def test_value_clipping_takes_the_worse_of_both_errors(value, target, expected):
     close(seen["value_loss"], [expected])
 
 
-@pytest.mark.parametrize("remaining", [1.0, 0.5, 0.25, 0.0])
-def test_annealed_clip_and_entropy_bonus_fall_with_what_remains_of_the_run(remaining):
-    falling = {"anneal_clip": True, "anneal_entropy": True, "entropy_coef": 0.5, "vf_coef": 0.0}
-    annealed = PPO(**falling, normalize_advantage="none")
-    loss, seen = terms(annealed, *case([math.log(1.5)], 1.0, entropy=2.0), remaining=remaining)
-    close(seen["policy_loss"], [-(1 + 0.2 * remaining)])
-    close(loss - seen["policy_loss"], [-1.0 * remaining])
+@pytest.mark.parametrize("factor", [1.0, 0.5, 0.25, 0.0])
+def test_scheduled_clip_and_entropy_bonus_are_multiplied_by_their_factors(factor):
+    ppo = PPO(entropy_coef=0.5, vf_coef=0.0, normalize_advantage="none")
+    rows = case([math.log(1.5)], 1.0, entropy=2.0)
+    loss, seen = terms(ppo, *rows, clip=factor, entropy_coef=factor)
+    close(seen["policy_loss"], [-(1 + 0.2 * factor)])
+    close(loss - seen["policy_loss"], [-1.0 * factor])
+
+
+@pytest.mark.parametrize("kind", [A2C, IMPALA])
+def test_the_entropy_bonus_of_a_policy_gradient_has_a_factor_too(kind):
+    loss, seen = terms(
+        kind(entropy_coef=0.5, vf_coef=0.0), *case([0.1], 1.0, entropy=2.0), entropy_coef=0.25
+    )
+    close(loss - seen["policy_loss"], [-0.25])
 
 
 @pytest.mark.parametrize("kind", [A2C, IMPALA])

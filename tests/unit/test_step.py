@@ -77,8 +77,8 @@ def with_garbage(rows, garbage):
 def test_rows_of_weight_zero_change_neither_the_terms_nor_the_gradient(algorithm, normalize, kind):
     step, module = make_step(algorithm(normalize_advantage=normalize, entropy_coef=0.1), kind)
     rows = some_rows(module, kind, 32)
-    clean = step.gradient(rows, 1.0).clone()
-    spoilt = step.gradient(with_garbage(rows, some_rows(module, kind, 32, seed=1)), 1.0)
+    clean = step.gradient(rows, [1.0]).clone()
+    spoilt = step.gradient(with_garbage(rows, some_rows(module, kind, 32, seed=1)), [1.0])
     assert clean[-1] == spoilt[-1] == 32
     torch.testing.assert_close(spoilt, clean, rtol=1e-5, atol=1e-5)
 
@@ -92,7 +92,7 @@ def test_a_step_is_clip_grad_norm_and_then_torchs_own_optimizer(limit):
     optimizer = torch.optim.RMSprop(twin.parameters(), lr=1e-2, alpha=0.99, eps=1e-5)
     for seed in range(10):
         rows = some_rows(module, "discrete", 64, seed)
-        step.gradient(rows, 1.0)
+        step.gradient(rows, [1.0])
         terms = dict(zip(step.names, step.apply(1e-2).tolist(), strict=True))
         loss, _ = algorithm.loss(twin.predict(rows.inputs, rows.action), rows, 1.0)
         optimizer.zero_grad()
@@ -111,7 +111,7 @@ def test_terms_are_means_over_the_rows_that_count():
     rows = dataclasses.replace(rows, weight=(torch.arange(40) % 3 != 0).float())
     loss, terms = algorithm.loss(module.predict(rows.inputs, rows.action), rows, 1.0)
     expected = [float(term.detach()[rows.weight > 0].mean()) for term in (loss, *terms)]
-    step.gradient(rows, 1.0)
+    step.gradient(rows, [1.0])
     kl = step.metric_mean("approx_kl")
     found = step.apply(0.0).tolist()
     assert found[:-1] == pytest.approx(expected, rel=1e-5, abs=1e-6)
@@ -133,9 +133,9 @@ def test_a_step_in_one_call_is_the_step_in_two(kind, compiling):
         for seed in range(3):
             rows = some_rows(module, kind, 16, seed)
             if fused:
-                terms.append(step.fused(rows, 0.7, 1e-2).clone())
+                terms.append(step.fused(rows, [0.7], 1e-2).clone())
             else:
-                step.gradient(rows, 0.7)
+                step.gradient(rows, [0.7])
                 terms.append(step.apply(1e-2).clone())
         results.append((step._flat.weights.clone(), torch.stack(terms), step.count))
     (one, ours, steps), (other, theirs, again) = results

@@ -25,7 +25,7 @@ paceline resume RUN [--total-steps N] [--total-iters N] [--duration T] [--eval-e
 
   Continues from the newest intact checkpoint of RUN, with the result of a run that never stopped.
   The budget may be extended, and logging, evaluation and checkpointing may change; nothing that
-  affects learning.
+  affects learning. Schedules follow the new budget, or with --schedule-budget keep the old one.
 """
 EVAL_USAGE = """\
 paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--seed S] [--sampled]

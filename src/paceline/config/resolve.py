@@ -21,6 +21,7 @@ from ..storage.files import absolute
 from .known_names import as_key, explain_unknown, explain_value
 from .presets import preset_values, presets
 from .registry import ENTRIES, as_dicts, by_name, entry, is_options, section_of, sections
+from .schedules import needs_start
 from .schema import ALIASES, BUDGETS, EnvConfig, option_fields
 from .schema import Config as Resolved
 from .values import STRICT
@@ -65,6 +66,7 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
     config = _share_envs(config, given)
     config = _divide_rollout(config, given)
     _check_entries(config)
+    _check_schedules(config)
     _check_normalized_rows(config)
     if config.eval_every and not config.eval_episodes:
         raise BadInput(
@@ -310,6 +312,17 @@ def _check_entries(config: Resolved) -> None:
     for chosen in (config.algorithm, *entries):
         if refuse := getattr(chosen, "refuse", None):
             refuse(config)
+
+
+def _check_schedules(config: Resolved) -> None:
+    """The schedule of an option that is 0 can't lead anywhere: the loss multiplies it."""
+    for name, (start, schedule) in getattr(config.algorithm, "schedules", {}).items():
+        if start == 0 and needs_start(schedule):
+            option = f"{config.algo_section}.{name}"
+            raise BadInput(
+                f"{option} is 0, and its schedule {schedule!r} needs a value to start from; write "
+                f"--{option.replace('_', '-')} 0.01, for example"
+            )
 
 
 def _check_normalized_rows(config: Resolved) -> None:

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator
 
 from ..errors import BadInput, PacelineError
 from .registry import ENTRIES, MADE, as_dicts, entry, name_of, section_of
+from .schedules import ScheduleBudget, ScheduleOption
 from .values import (
     STRICT,
     Choice,
@@ -44,7 +45,10 @@ NO_OPTION = {"option": False}
 """Metadata of a field that is not an option: it has no flag and is in no file."""
 LogInfo = Literal["auto"] | tuple[str, ...]
 """Which numbers in `info` are logged: those found, or those with these keys."""
-OBJECTS = {"env_id": "env_is_callable", **{n: f"{n}_is_callable" for n in ("encoder", *ENTRIES)}}
+OBJECTS = {
+    "env_id": "env_is_callable",
+    **{name: f"{name}_is_callable" for name in ("lr_schedule", "encoder", *ENTRIES)},
+}
 """Options that may be Python objects, which no file can hold, and the field of run.json that says
 whether they were."""
 
@@ -125,8 +129,13 @@ class Config:
     """minibatch size summed over all ranks, instead of minibatches"""
     lr: Annotated[float, Ge(0)] = 3e-4
     """learning rate of the optimizer"""
-    anneal_lr: bool = False
-    """anneal the learning rate linearly to 0 over the run"""
+    lr_schedule: ScheduleOption = "constant"
+    """learning rate over the budget: constant, linear or cosine (to 0; to 1e-5 with linear:1e-5),
+    also after a rise over its first 5% as in warmup:0.05+linear; or your own as module:function, in
+    Python also a function of progress_remaining"""
+    schedule_budget: ScheduleBudget = None
+    """budget that schedules follow, and then stay at their end, such as total_steps=1M (the run's
+    own; `keep`, when a run is resumed with another budget: the one that it had)"""
     gamma: Annotated[float, Ge(0), Le(1)] = 0.99
     """discount factor γ"""
     max_grad_norm: Annotated[float, Gt(0)] = 0.5

@@ -47,15 +47,16 @@ class Descent:
         """All epochs; returns the means of the step's metrics over all steps taken."""
         step, rows, prediction = self.step, batch.rows, batch.prediction
         size = len(rows.weight) // self._config.minibatches
+        scheduled = step.scheduled(progress_remaining)
         total, steps = torch.zeros(len(step.names), device=rows.weight.device), 0
         for epoch in range(self._config.epochs):
             for minibatch in self.shuffled(rows, rollout, iteration, epoch).split(size):
                 if batch.observations.frames and prediction is None:
                     minibatch = batch.with_images(minibatch)
                 if self._fused:
-                    total += step.fused(minibatch, progress_remaining, lr, prediction)
+                    total += step.fused(minibatch, scheduled, lr, prediction)
                 else:
-                    self._ranks.sum(step.gradient(minibatch, progress_remaining, prediction))
+                    self._ranks.sum(step.gradient(minibatch, scheduled, prediction))
                     if self._stop_early():
                         return (total / max(steps, 1)).tolist()
                     if self._shares_weights and not step.buffer.isfinite().all():

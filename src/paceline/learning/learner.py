@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..config.schedules import make_schedule
 from ..distributed import Sync
 from ..envs.frame_stack import stacked
 from ..envs.spaces import ObservationSpec
@@ -56,10 +57,10 @@ class LearnerConfig:
     minibatches: int
     gamma: float
     lr: float
-    anneal_lr: bool
     max_grad_norm: float
     normalize_return: bool
     seed: int
+    lr_schedule: str | Callable[[float], float] = "constant"
     clip_reward: bool = False
     blocks: int = 1
     """groups of columns; rows are shuffled within a group only (`descent.permutation`)"""
@@ -81,6 +82,7 @@ class Learner:
     ) -> None:
         """`stored` describes observations in rollouts, if frames are stacked for the policy."""
         self._algorithm, self.sync, self._config, self._device = algorithm, sync, config, device
+        self._lr_schedule = make_schedule("lr_schedule", config.lr_schedule)
         self._threads = torch.get_num_threads()
         self._ranks = RankReducer(sync)
         self._bonus: Bonus | None = None
@@ -160,7 +162,7 @@ class Learner:
             torch.set_num_threads(self._threads)
         before = None if self._shares_weights else self.state()
         batch = self.prepare_batch(rollout)
-        lr = self._config.lr * (progress_remaining if self._config.anneal_lr else 1.0)
+        lr = self._lr_schedule.value(self._config.lr, progress_remaining)
         means = self.descent.run(batch, rollout, self.version, progress_remaining, lr)
         metrics = batch.metrics | dict(zip(self._step.names, means, strict=True)) | {"lr": lr}
         finite = metrics | {"weights": float(self.flat.weights.sum())}

@@ -7,13 +7,14 @@ clips it, and takes the optimizer step. R = rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, functionalize, grad
 
+from ..config.schedules import is_constant, make_schedule
 from ..policy.actor_critic import ActorCritic, RecurrentInputs
 from ..policy.flat import FlatParameters
 from ..policy.network import Prediction
@@ -22,6 +23,10 @@ from .algorithms import Algorithm, Losses
 from .batch import Rows
 from .compiler import TensorFunction, inductor_compile, scalar
 from .optimizers import Optimizer
+
+Scheduled = Sequence[Any]
+"""What changes over a run: `progress_remaining`, then a factor of each option of the algorithm that
+has a schedule; numbers, or 0-d tensors in a compiled step."""
 
 
 class LossTerm(Protocol):
@@ -58,14 +63,25 @@ class PolicyLoss:
     def __init__(self, module: ActorCritic, algorithm: Algorithm, max_grad_norm: float) -> None:
         self.module, self._algorithm, self.max_grad_norm = module, algorithm, max_grad_norm
         self.metrics = algorithm.metrics
+        self._schedules = {
+            name: (start, make_schedule(f"schedule of {name}", given))
+            for name, (start, given) in getattr(algorithm, "schedules", {}).items()
+            if not is_constant(given)
+        }
+
+    def scheduled(self, progress_remaining: float) -> Scheduled:
+        factors = [one.factor(start, progress_remaining) for start, one in self._schedules.values()]
+        return [progress_remaining, *factors]
 
     def loss(
-        self, rows: Rows, progress_remaining: Any, prediction: Prediction | None = None
+        self, rows: Rows, scheduled: Scheduled, prediction: Prediction | None = None
     ) -> Losses:
         """`prediction` of these rows, if it was computed already."""
         if prediction is None:
             prediction = self.module.predict(rows.inputs, rows.action, recurrent_inputs(rows))
-        return self._algorithm.loss(prediction, rows, progress_remaining)
+        remaining, *factors = scheduled
+        named = dict(zip(self._schedules, factors, strict=True))
+        return self._algorithm.loss(prediction, rows, remaining, **named)
 
     def rows(self, rollout: Rollout) -> Mapping[str, Array]:
         return {}
@@ -79,7 +95,7 @@ class Objective(nn.Module):
 
     def __init__(self, policy: PolicyLoss, *others: LossTerm) -> None:
         super().__init__()
-        self._policy = policy
+        self.policy = policy
         self.terms: tuple[LossTerm, ...] = (policy, *others)
         self.parts = nn.ModuleList(term.module for term in self.terms)
         self.names: list[tuple[str, ...]] = []
@@ -89,14 +105,12 @@ class Objective(nn.Module):
             self.names.append((f"{prefix}loss", *term.metrics, f"{prefix}grad_norm"))
 
     def forward(
-        self, progress_remaining: Any, rows: Rows, prediction: Prediction | None = None
+        self, scheduled: Scheduled, rows: Rows, prediction: Prediction | None = None
     ) -> tuple[Tensor, Tensor]:
         """All losses, summed over weighted rows; and for each term sums of [loss, metrics…, 1]."""
-        total, sums = self._sum(
-            self._policy, rows, *self._policy.loss(rows, progress_remaining, prediction)
-        )
+        total, sums = self._sum(self.policy, rows, *self.policy.loss(rows, scheduled, prediction))
         for term in self.terms[1:]:
-            term_total, term_sums = self._sum(term, rows, *term.loss(rows, progress_remaining))
+            term_total, term_sums = self._sum(term, rows, *term.loss(rows, scheduled[0]))
             total, sums = total + term_total, torch.cat([sums, term_sums])
         return total, sums
 
@@ -131,6 +145,7 @@ class Step:
         self._groups = [sum(p.numel() for p in t.module.parameters()) for t in objective.terms]
         """number of parameters of each term, in the order of `flat`"""
         self._size = len(flat.weights)
+        self._scheduled_size = len(self.scheduled(1.0))
         self.buffer = flat.weights.new_zeros(self._size + len(self.names))
         self.moments = [share(torch.zeros_like(flat.weights)) for _ in range(optimizer.moments)]
         self.count = 0
@@ -152,8 +167,12 @@ class Step:
     def compiled(self) -> bool:
         return self._structure is not None
 
+    def scheduled(self, progress_remaining: float) -> Scheduled:
+        """What the losses depend on besides rows; the same in all steps of an update."""
+        return self._objective.policy.scheduled(progress_remaining)
+
     def gradient(
-        self, rows: Rows, progress_remaining: float, prediction: Prediction | None = None
+        self, rows: Rows, scheduled: Scheduled, prediction: Prediction | None = None
     ) -> Tensor:
         """Fill and return the buffer; ranks sum theirs before `apply`.
 
@@ -161,11 +180,11 @@ class Step:
         """
         if self._compiled_gradient is None:
             self.buffer[: self._size].zero_()
-            total, sums = self._objective(progress_remaining, rows, prediction)
+            total, sums = self._objective(scheduled, rows, prediction)
             total.backward()  # adds into the buffer: every parameter's .grad is a view of it
             self.buffer[self._size :] = sums
             return self.buffer
-        inputs = [self._flat.weights, scalar(progress_remaining), *rows.tensors()]
+        inputs = [self._flat.weights, *map(scalar, scheduled), *rows.tensors()]
         self.buffer.copy_(self._compiled_gradient(*inputs)[0])
         return self.buffer
 
@@ -180,30 +199,27 @@ class Step:
         return self._compiled_apply(scalar(step_size), scalar(eps), *tensors)[0]
 
     def fused(
-        self,
-        rows: Rows,
-        progress_remaining: float,
-        lr: float,
-        prediction: Prediction | None = None,
+        self, rows: Rows, scheduled: Scheduled, lr: float, prediction: Prediction | None = None
     ) -> Tensor:
         """`gradient` and `apply` in one, if nothing has to happen between them."""
         if self._compiled_fused is None:
-            self.gradient(rows, progress_remaining, prediction)
+            self.gradient(rows, scheduled, prediction)
             return self.apply(lr)
         self.count += 1
         step_size, eps = self._optimizer.step_size_and_eps(lr, self.count)
-        scalars = [scalar(value) for value in (step_size, eps, progress_remaining)]
+        scalars = [scalar(value) for value in (step_size, eps, *scheduled)]
         inputs = [*scalars, self._flat.weights, *self.moments, *rows.tensors()]
         return self._compiled_fused(*inputs)[0]
 
     def compile(self, rows: Rows, fused: bool) -> None:
         """Compile for rows of this shape; changes no weights."""
         one, self._structure = scalar(1.0), rows
+        scheduled = [one] * self._scheduled_size
         if fused:
-            inputs = [one, one, one, self._flat.weights, *self.moments, *rows.tensors()]
+            inputs = [one, one, *scheduled, self._flat.weights, *self.moments, *rows.tensors()]
             self._compiled_fused = inductor_compile(functionalize(self._pure_fused), inputs)
             return
-        inputs = [self._flat.weights, one, *rows.tensors()]
+        inputs = [self._flat.weights, *scheduled, *rows.tensors()]
         self._compiled_gradient = inductor_compile(self._pure_gradient, inputs)
         inputs = [one, one, self.buffer, self._target, *self.moments]
         self._compiled_apply = inductor_compile(functionalize(self._pure_apply), inputs)
@@ -218,28 +234,26 @@ class Step:
             at += len(names)
         raise KeyError(metric)
 
-    def _pure_gradient(
-        self, flat: Tensor, progress_remaining: Any, *tensors: Tensor
-    ) -> list[Tensor]:
-        """The buffer as a function of the weights and the rows."""
+    def _pure_gradient(self, flat: Tensor, *tensors: Tensor) -> list[Tensor]:
+        """The buffer as a function of the weights, what is scheduled, and the rows."""
         assert self._structure is not None
-        rows = self._structure.like(tensors)
+        scheduled = tensors[: self._scheduled_size]
+        rows = self._structure.like(tensors[self._scheduled_size :])
 
         def objective(flat: Tensor) -> tuple[Tensor, Tensor]:
             named = {
                 name: view.detach() if name in self._frozen else view
                 for name, view in self._flat.layout.views(flat).items()
             }
-            return functional_call(self._objective, named, (progress_remaining, rows))
+            return functional_call(self._objective, named, (scheduled, rows))
 
         gradient, sums = grad(objective, has_aux=True)(flat)
         return [torch.cat([gradient, sums])]
 
-    def _pure_fused(
-        self, step_size: Any, eps: Any, progress_remaining: Any, weights: Tensor, *tensors: Tensor
-    ) -> list[Tensor]:
-        moments, rows = tensors[: len(self.moments)], tensors[len(self.moments) :]
-        (buffer,) = self._pure_gradient(weights, progress_remaining, *rows)
+    def _pure_fused(self, step_size: Any, eps: Any, *tensors: Tensor) -> list[Tensor]:
+        scheduled, tensors = tensors[: self._scheduled_size], tensors[self._scheduled_size :]
+        weights, moments = tensors[0], tensors[1 : 1 + len(self.moments)]
+        (buffer,) = self._pure_gradient(weights, *scheduled, *tensors[1 + len(self.moments) :])
         return self._pure_apply(step_size, eps, buffer, weights, *moments)
 
     def _pure_apply(self, step_size: Any, eps: Any, *tensors: Tensor) -> list[Tensor]:

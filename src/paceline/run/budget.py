@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 from pydantic import ConfigDict
 
-from ..config.schema import Config
+from ..config.schedules import schedule_budget
+from ..config.schema import BUDGETS, Config
 from ..config.values import seconds
 
 RECENT = 100
@@ -57,14 +59,25 @@ class Budget:
     seconds: float | None = None
     score: float | None = None
     """mean return of the last `RECENT` episodes"""
+    schedule: Budget | None = None
+    """what schedules follow, if not this budget"""
 
     @staticmethod
     def of(config: Config) -> Budget:
-        limit = seconds(config.duration) if config.duration else None
-        return Budget(config.total_steps, config.total_iters, limit, config.stop_at_return)
+        limits = {name: getattr(config, name) for name in BUDGETS}
+        own = config.schedule_budget
+        schedule = Budget(**_limits(schedule_budget(own))) if own else None
+        return Budget(**_limits(limits), score=config.stop_at_return, schedule=schedule)
 
     def fraction(self, progress: Progress) -> float:
-        """Share of the budget that is spent, from 0 to 1."""
+        """Share of the budget that is spent, from 0 to 1; the score counts only when reached."""
+        return 1.0 if self.score_reached(progress) else self._spent(progress)
+
+    def progress_remaining(self, progress: Progress) -> float:
+        """What schedules go by: it falls from 1 to 0."""
+        return 1.0 - (self.schedule or self)._spent(progress)
+
+    def _spent(self, progress: Progress) -> float:
         spent = [
             done / limit
             for done, limit in (
@@ -74,10 +87,20 @@ class Budget:
             )
             if limit is not None
         ]
-        return 1.0 if self.score_reached(progress) else min(1.0, max(spent))
+        return min(1.0, max(spent))
 
     def score_reached(self, progress: Progress) -> bool:
         recent = progress.recent
         if self.score is None or len(recent) < RECENT:
             return False
         return sum(recent) / len(recent) >= self.score
+
+
+def _limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The budgets of a configuration as fields of `Budget`."""
+    time = options.get("duration")
+    return {
+        "steps": options.get("total_steps"),
+        "iters": options.get("total_iters"),
+        "seconds": seconds(time) if time else None,
+    }

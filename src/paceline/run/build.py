@@ -230,7 +230,7 @@ def _make_learner(
         minibatches=config.minibatch_count,
         gamma=config.gamma,
         lr=config.lr,
-        anneal_lr=config.anneal_lr,
+        lr_schedule=config.lr_schedule,
         max_grad_norm=config.max_grad_norm,
         normalize_return=config.normalize_return,
         clip_reward=config.clip_reward,

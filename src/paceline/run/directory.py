@@ -36,7 +36,7 @@ MAX_RUN_BYTES = 2**20
 RECORDING = {"eval_every", "eval_episodes", "save_every", "keep", "log_every", "log_info"}
 RECORDING |= {"log_jsonl", "track"}
 RUNNING = {"pin", "worker_timeout", "max_restarts", "rank_timeout", "init_method"}
-CHANGEABLE = {*BUDGETS, "stop_at_return"} | RECORDING | RUNNING
+CHANGEABLE = {*BUDGETS, "stop_at_return", "schedule_budget"} | RECORDING | RUNNING
 """Options that a resume may change: none of them affects learning."""
 
 

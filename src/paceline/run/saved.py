@@ -17,6 +17,7 @@ from typing import Any
 from ..config.files import load_file
 from ..config.registry import ENTRIES, entry, stand_in
 from ..config.resolve import field_names, resolve
+from ..config.schedules import KEEP
 from ..config.schema import BUDGETS, OBJECTS, Config
 from ..config.text import printable
 from ..errors import BadInput, StoppedEarly
@@ -28,6 +29,7 @@ from . import directory
 from .budget import Progress
 from .choices import Choices
 from .directory import CHANGEABLE, CONFIG, EPISODES, FOLDERS, METRICS, RUN, RUN_FILES
+from .extending import warn_of_schedules
 from .writers import cut_back, cut_back_episodes
 
 log = logging.getLogger("paceline")
@@ -43,6 +45,8 @@ class SavedRun:
     folder: Path
     config: Config
     """with the changes of the resume"""
+    before: Config
+    """without them"""
     choices: Choices
     facts: Mapping[str, Any]
     """the content of run.json"""
@@ -58,6 +62,8 @@ def open_run(folder: Path, changes: Mapping[str, Any]) -> SavedRun:
         raise BadInput(f"{shown(folder)} holds no run: there is no {CONFIG} in it")
     refuse_irregular(folder)
     stored = load_file(folder / CONFIG)
+    if changes.get("schedule_budget") == KEEP:
+        changes = {**changes, "schedule_budget": _schedule_budget(stored)}
     # What only Python can give; an algorithm may be an instance with its options.
     objects = {
         name
@@ -89,7 +95,15 @@ def open_run(folder: Path, changes: Mapping[str, Any]) -> SavedRun:
             f"the weights of {config.init_from}; to read them again, write --init-from "
             f"{shlex.quote(config.init_from)}"
         )
-    return SavedRun(folder, config, choices, facts, stored, ignored)
+    before = _run_config(folder, {name: changes[name] for name in objects})
+    return SavedRun(folder, config, before, choices, facts, stored, ignored)
+
+
+def _schedule_budget(stored: Mapping[str, Any]) -> str:
+    """The budget that a run's schedules follow so far."""
+    limits = {name: stored[name] for name in BUDGETS if stored.get(name) is not None}
+    own = stored.get("schedule_budget")
+    return own or ",".join(f"{name}={limit}" for name, limit in limits.items())
 
 
 def _leading_out(
@@ -181,8 +195,8 @@ def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:
 
 def rewind(saved: SavedRun, progress: Progress, warn_init_method: bool) -> None:
     """Drop the metrics after `progress`, which are written again, and update config.yaml."""
-    iteration = progress.iter
-    folder, config = saved.folder, saved.config
+    folder, config, iteration = saved.folder, saved.config, progress.iter
+    warn_of_schedules(saved.before, config, progress)
     for name, value in saved.ignored.items():
         if name == "log_jsonl" or warn_init_method:
             text = printable(str(value))[:200]

@@ -61,7 +61,7 @@ GENERAL = {"continuous": "Box actions", "discrete": "discrete actions", "images"
 """Presets for environments without tuned values."""
 EPISODES = 20
 """Episodes of an evaluation that is asked for, where the configuration has none."""
-SYNCHRONIZED = (*BUDGETS, "stop_at_return", "log_every")
+SYNCHRONIZED = (*BUDGETS, "stop_at_return", "schedule_budget", "log_every")
 """Options that do not affect learning, and yet have to be the same on all ranks."""
 
 

@@ -23,11 +23,14 @@ Losses = tuple["Tensor", list["Tensor"]]
 """The loss [R] of each row, and metrics [R] each."""
 Normalized = Literal["rollout", "minibatch", "none"]
 """Rows over which advantages are normalized to mean 0 and standard deviation 1."""
+Schedules = Mapping[str, tuple[float, str]]
+"""Options that change over the run: the value that each is configured as, and its schedule."""
 
 
 class Algorithm(Protocol):
     """Optional besides: `defaults` (values of run options that suit it), `name` (of its section
-    of options) and `refuse(config)`, which raises BadInput for a configuration it can't run."""
+    of options), `refuse(config)`, which raises BadInput for a configuration it can't run, and
+    `schedules` (options that change over the run), whose factors `loss` gets by name."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -49,8 +52,11 @@ class Algorithm(Protocol):
     def targets(self, signals: Signals, value: Array) -> Targets:
         """Advantages and returns, from `value[T+1, B, H]` of every observation."""
 
-    def loss(self, prediction: Prediction, rows: Rows, progress_remaining: Any) -> Losses:
-        """Per row; `progress_remaining` falls from 1 to 0 over the run."""
+    def loss(
+        self, prediction: Prediction, rows: Rows, progress_remaining: Any, **factors: Any
+    ) -> Losses:
+        """Per row; `progress_remaining` falls from 1 to 0 over the run, and each of `schedules`
+        that is not constant has a factor here, by which its option is multiplied."""
 
 
 def gae_targets(signals: Signals, value: Array, lam: float) -> Targets:
@@ -88,12 +94,20 @@ class PolicyGradient:
     stop_above: ClassVar[Mapping[str, float]] = {}
 
     entropy_coef: float
+    entropy_schedule: str
     vf_coef: float
     normalize_advantage: Normalized
 
-    def loss(self, prediction: Prediction, rows: Rows, progress_remaining: Any) -> Losses:
+    @property
+    def schedules(self) -> Schedules:
+        return {"entropy_coef": (self.entropy_coef, self.entropy_schedule)}
+
+    def loss(
+        self, prediction: Prediction, rows: Rows, progress_remaining: Any, **factors: Any
+    ) -> Losses:
         """−log π(a|s)·Â, value error and entropy (Mnih 2016, §4; Espeholt 2018, §4.2)."""
         policy = -prediction.logp * advantages(rows, self.normalize_advantage)
         value, entropy = value_error(prediction.value, rows), prediction.entropy
-        loss = policy.add(value, alpha=self.vf_coef).sub(entropy, alpha=self.entropy_coef)
+        bonus = entropy * factors["entropy_coef"] if "entropy_coef" in factors else entropy
+        loss = policy.add(value, alpha=self.vf_coef).sub(bonus, alpha=self.entropy_coef)
         return loss, [policy, value, entropy]

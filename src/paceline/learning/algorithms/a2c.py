@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Le
 
+from ...config.schedules import SectionSchedule
 from ...errors import BadInput
 from ...rollout import Array
 from ..batch import Signals, Targets
@@ -33,6 +34,8 @@ class A2C(PolicyGradient):
     """λ of generalized advantage estimation; 1 gives n-step returns"""
     entropy_coef: Annotated[float, Ge(0)] = 0.0
     """coefficient of the entropy bonus"""
+    entropy_schedule: SectionSchedule = "constant"
+    """`entropy_coef` over the budget: constant, linear, cosine:0.001 …, as `lr_schedule`"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """coefficient of the value loss ½·(V − R)²"""
     normalize_advantage: Normalized = "none"

@@ -8,10 +8,11 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
+from ...config.schedules import SectionSchedule
 from ...policy.network import Prediction
 from ...rollout import Array
 from ..batch import Rows, Signals, Targets
-from . import Losses, Normalized, PolicyGradient, advantages, gae_targets, value_error
+from . import Losses, Normalized, PolicyGradient, Schedules, advantages, gae_targets, value_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +23,16 @@ class PPO:
 
     clip: Annotated[float, Gt(0), Le(1)] = 0.2
     """PPO clip range ε: the probability ratio is limited to [1 − ε, 1 + ε]"""
-    anneal_clip: bool = False
-    """anneal `clip` linearly to 0 over the run"""
+    clip_schedule: SectionSchedule = "constant"
+    """`clip` over the budget: constant, linear, cosine:0.05 …, as `lr_schedule`"""
     value_clip: Annotated[float, Gt(0)] | None = None
     """clip range of the value function, in units of returns; off by default, seldom helps"""
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.95
     """λ of generalized advantage estimation"""
     entropy_coef: Annotated[float, Ge(0)] = 0.0
     """coefficient of the entropy bonus"""
-    anneal_entropy: bool = False
-    """anneal `entropy_coef` linearly to 0 over the run"""
+    entropy_schedule: SectionSchedule = "constant"
+    """`entropy_coef` over the budget: constant, linear, cosine:0.001 …, as `lr_schedule`"""
     vf_coef: Annotated[float, Ge(0)] = 0.5
     """coefficient of the value loss ½·(V − R)²"""
     normalize_advantage: Normalized = "rollout"
@@ -43,13 +44,22 @@ class PPO:
     def stop_above(self) -> Mapping[str, float]:
         return {} if self.target_kl is None else {"approx_kl": 1.5 * self.target_kl}
 
+    @property
+    def schedules(self) -> Schedules:
+        return {
+            "clip": (self.clip, self.clip_schedule),
+            "entropy_coef": (self.entropy_coef, self.entropy_schedule),
+        }
+
     def targets(self, signals: Signals, value: Array) -> Targets:
         return gae_targets(signals, value, self.gae_lambda)
 
-    def loss(self, prediction: Prediction, rows: Rows, progress_remaining: Any) -> Losses:
+    def loss(
+        self, prediction: Prediction, rows: Rows, progress_remaining: Any, **factors: Any
+    ) -> Losses:
         """−min(ρ·Â, clip(ρ)·Â) (Schulman 2017, eq. 7); KL is k3 = (ρ − 1) − log ρ ≥ 0."""
         cost = -advantages(rows, self.normalize_advantage)
-        clip = self.clip * progress_remaining if self.anneal_clip else self.clip
+        clip = self.clip * factors.get("clip", 1.0)
         log_ratio = prediction.logp - rows.logp
         ratio = log_ratio.exp()
         fixed_ratio = ratio.detach()
@@ -59,7 +69,7 @@ class PPO:
         policy = plain.where(plain.detach() >= limited, limited)
         value = value_error(prediction.value, rows, self.value_clip)
         entropy = prediction.entropy
-        bonus = entropy * progress_remaining if self.anneal_entropy else entropy
+        bonus = entropy * factors["entropy_coef"] if "entropy_coef" in factors else entropy
         loss = policy.add(value, alpha=self.vf_coef).sub(bonus, alpha=self.entropy_coef)
         change = log_ratio.detach()
         kl = change.expm1() - change
