@@ -48,8 +48,8 @@ def test_a_flag_that_affects_learning_is_refused_by_name_and_nothing_is_written(
 
 CHANGEABLE = shlex.split(
     "total_steps total_iters duration stop_at_return schedule_budget eval_every eval_episodes "
-    "save_every keep log_every log_info log_jsonl track pin worker_timeout max_restarts rank_timeout "
-    "init_method"
+    "save_every keep log_every log_info log_jsonl track pin worker_timeout max_restarts "
+    "rank_timeout init_method"
 )
 """The budget, logging and evaluation."""
 

@@ -99,10 +99,8 @@ def check_spaces(path: Path, found: Checkpoint, env_info: EnvInfo) -> None:
 def restore(path: Path, found: Checkpoint, config: Config, parts: Parts) -> Progress:
     """Load a checkpoint into learner and sampler; how far the run had come."""
     progress, sync = _read_progress(path, found.facts), parts.sync
-    before = dict(found.facts["config"])
+    before = found.facts["config"]
     for name, value in fixed(config).items():
-        if isinstance(value, dict) and isinstance(before.get(name), dict):
-            before[name] = value | before[name]  # options that came with a later version
         if before.get(name, value) != value:
             raise BadInput(
                 f"{name} is {value!r} in {CONFIG} and was {before[name]!r} when {shown(path)} was "
