@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, ConfigDict
 from .registry import by_name
 
 STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
-RENDEZVOUS = ("env", "file", "tcp")
-"""Schemes of `init_method`."""
+RENDEZVOUS = re.compile(r"env://|file://.+|tcp://(\[[^]]+\]|[^:/?]+):\d+")
+"""Forms of `init_method`."""
 
 
 def parse_steps(value: Any) -> Any:
@@ -92,7 +92,13 @@ def parse_optional(value: Any) -> Any:
 
 
 def check_rendezvous(value: Any) -> Any:
-    if isinstance(value, str) and value.partition("://")[0] not in RENDEZVOUS:
+    """An init_method of torch.distributed, without the `?rank=0&world_size=2` that torch allows."""
+    if isinstance(value, str) and "?" in value:
+        raise ValueError(
+            f"write {value.partition('?')[0]} alone, and set RANK and WORLD_SIZE in the "
+            "environment of each process; or write --ranks 2, which starts them on this host"
+        )
+    if isinstance(value, str) and not RENDEZVOUS.fullmatch(value):
         raise ValueError("write env://, file:///a/path or tcp://host:port")
     return value
 
