@@ -23,6 +23,7 @@ from paceline.config.files import load_file
 from paceline.config.resolve import fit_to_spaces, resolve
 from paceline.envs.source import inspect_env
 from paceline.ranks.launch import make_job
+from paceline.run.topology import topology_of
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -60,6 +61,9 @@ REFUSED = {
     "--sync both": ("sync", "both", "hogwild"),
     "--init-method bogus": ("init_method", "bogus", "env://", "file:///"),
     "--init-method http://here": ("init_method", "http://here", "tcp://"),
+    "--init-method tcp://here": ("init_method", "tcp://here", "tcp://host:port"),
+    "--init-method file:///x?rank=0&world_size=2": ("file:///x alone", "WORLD_SIZE", "--ranks"),
+    "--init-method tcp://a:1?rank=0&world_size=2": ("tcp://a:1 alone", "WORLD_SIZE", "--ranks"),
     "--backend mpi": ("backend", "mpi", "gloo"),
     "--rank-timeout 60": ("rank_timeout", "60", "60s"),
     "--rank-timeout 0s": ("rank_timeout", "0s"),
@@ -318,23 +322,72 @@ def test_a_signal_to_torchrun_stops_the_run_with_a_checkpoint_that_resumes_exact
 
 # By hand
 
+ENV, FILE, TCP = "env://", "file:///tmp/store", "tcp://127.0.0.1:29501"
+ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+NOWHERE, UNCLEAR = (
+    ("nothing says where", "--init-method", "--ranks 1"),
+    ("leave ranks out", "unset"),
+)
+ROLES = [
+    (ENV, {}, {None: NOWHERE, 2: "starts 2", 1: "alone"}),
+    (ENV, ADDRESS, {None: "rank 1 at tcp://127.0.0.1:29500", 2: "starts 2", 1: "alone"}),
+    (FILE, {}, {None: f"rank 1 at {FILE}", 2: UNCLEAR, 1: "alone"}),
+    (FILE, ADDRESS, {None: f"rank 1 at {FILE}", 2: UNCLEAR, 1: "alone"}),
+    (TCP, {}, {None: f"rank 1 at {TCP}", 2: UNCLEAR, 1: "alone"}),
+]
+"""init_method, variables beside RANK and WORLD_SIZE, what follows by the given `ranks`."""
+CASES = [(place, more, *case) for place, more, found in ROLES for case in found.items()]
+
+
+def role(**options):
+    """What a process does that is given these options."""
+    found = topology_of(paceline.Config(**options))
+    if found.must_launch:
+        return f"starts {found.size}"
+    return f"rank {found.rank} at {found.init_method}" if found.size > 1 else "alone"
+
+
+@pytest.mark.parametrize(("place", "more", "ranks", "expected"), CASES)
+def test_what_rank_and_world_size_make_of_a_process(monkeypatch, place, more, ranks, expected):
+    """The table of docs/ranks.md."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", **more}.items():
+        monkeypatch.setenv(name, value)
+    options = {"init_method": place} | ({"ranks": ranks} if ranks else {})
+    if isinstance(expected, str):
+        assert role(**options) == expected
+        return
+    with pytest.raises(paceline.BadInput) as refusal:
+        role(**options)
+    for word in ("RANK='1' WORLD_SIZE='2'", *expected):
+        assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize("place", [ENV, FILE])
+def test_a_world_of_one_trains_alone(monkeypatch, place):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert role(init_method=place) == "alone"
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(paceline.BadInput, match="RANK='1' WORLD_SIZE='1'"):
+        role(init_method=place)
+
 
 def meeting():
     """Variables of two ranks that meet at a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 @pytest.fixture
 def by_hand(start):
     """Two ranks of a command, each with options of its own, which have to end with `code`."""
 
-    def run(first, second, code=0):
-        given = meeting()
+    def run(first, second, code=0, address=None):
+        given = meeting() if address is None else address
         both = [
-            start(*arguments, name=f"rank{rank}", RANK=str(rank), **given)
+            start(*arguments, name=f"rank{rank}", RANK=str(rank), WORLD_SIZE="2", **given)
             for rank, arguments in enumerate((first, second))
         ]
         for each in both:
@@ -370,19 +423,23 @@ def test_ranks_started_by_hand_train_and_resume(by_hand, shell):
 
 @pytest.mark.slow
 def test_ranks_started_by_hand_meet_at_a_file(by_hand, shell):
-    """Twice at the same one, which still holds what the first ranks wrote."""
+    """Twice at the same one, which still holds what the first ranks wrote; then to resume."""
+    store = ("--init-method", f"file://{shell.folder}/store")
     for name in ("a", "b"):
-        store = f"file://{shell.folder}/store"
-        flags = ("train", "--output-dir", name, "--init-method", store, *SHORT)
-        by_hand(flags, flags)
+        flags = ("train", "--output-dir", name, *store, *SHORT)
+        by_hand(flags, flags, address={})
         assert iterations(shell.run(name)) == [1, 2, 3, 4]
     assert shell.run("a").last() == shell.run("b").last()
+    more = ("resume", "a", "--total-iters", 6, *store)
+    both = by_hand(more, more, address={})
+    assert iterations(shell.run("a")) == [1, 2, 3, 4, 5, 6]
+    assert (both[0].out + both[1].out).count("resuming from") == 1
 
 
 @pytest.mark.slow
 def test_a_rank_started_by_hand_with_a_bad_option_says_so(start):
     """Rank 0 can't report it: its options are right."""
-    running = start("train", *SHORT, "--lr", "x", RANK="1", **meeting())
+    running = start("train", *SHORT, "--lr", "x", RANK="1", WORLD_SIZE="2", **meeting())
     assert running.end() == 2
     assert "lr is 'x'" in running.err
 

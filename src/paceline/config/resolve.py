@@ -148,7 +148,7 @@ def _launched_processes(given: Mapping[str, Any]) -> dict[str, Any]:
     """`ranks`, or `num_workers` of a3c, from the number of processes that a launcher started."""
     sync = entry("sync", given.get("sync")) or entry("sync", "allreduce")
     name, wanted = sync.counted_by, given.get(sync.counted_by)
-    started = launched(check_parent=wanted is not None)
+    started = launched(wanted is not None, given.get("init_method") or Resolved.init_method)
     if started is None:
         return {}
     number = started - sync.watcher
@@ -231,7 +231,8 @@ def _share_envs(config: Resolved, given: Mapping[str, Any]) -> Resolved:
     workers, each, envs = config.num_workers, config.num_envs_per_worker, config.num_envs
     auto_workers, auto_envs = given.get("num_workers") == "auto", given.get("num_envs") is None
     if auto_workers and config.ranks > 1:  # the ranks of a host share its CPUs
-        workers = max(1, workers // local_size(config.ranks))
+        started = launched(given.get("ranks") is not None, config.init_method)
+        workers = max(1, workers // (local_size(config.ranks) if started else config.ranks))
     if each and workers and auto_envs:
         envs = workers * each
     elif config.ranks > 1 and auto_envs:  # the preset's number, over all ranks

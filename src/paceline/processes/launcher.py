@@ -1,7 +1,8 @@
 """Environment variables of a launcher: whether this process is a rank, which one, and of how many.
 
-A rank is a process in which a launcher has set RANK, WORLD_SIZE and where to meet: torchrun, or
-the one that `--ranks` starts.
+A rank is a process in which RANK and WORLD_SIZE are set, and which knows where to meet the others:
+from MASTER_ADDR and MASTER_PORT, or from an init_method. torchrun sets them, `--ranks` does in the
+processes that it starts, and a user may.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import psutil
 
 from ..errors import BadInput
 
-NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PLACE = ("RANK", "WORLD_SIZE")
+ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+ENV = "env://"
+"""The init_method by which ranks meet at MASTER_ADDR and MASTER_PORT."""
 LAUNCHERS = ("torchrun", "torch.distributed", "paceline.ranks")
 LAUNCH = "PACELINE_LAUNCH"
 """Id of a launch; the same for all its ranks, however often restarted."""
@@ -34,25 +38,33 @@ def requested_at() -> float:
     return time.monotonic() if requested is None else requested
 
 
-def launched(check_parent: bool = False) -> int | None:
+def launched(check_parent: bool = False, init_method: str = ENV) -> int | None:
     """World size of the launch to which this process belongs; None if it is not a rank.
 
     With `check_parent` its parent has to be a launcher: where a user asks for ranks, variables that
     were merely inherited from an outer launch do not keep them from being started.
     """
-    missing = any(name not in os.environ for name in NEEDED)
+    needed = (*PLACE, *ADDRESS) if init_method == ENV else PLACE
+    missing = any(name not in os.environ for name in needed)
     if missing or (check_parent and not _child_of_launcher()):
         return None
     try:
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        rank, size = (int(os.environ[name]) for name in PLACE)
     except ValueError:
         rank, size = 0, 0
     if 0 <= rank < size:
         return size
-    shown = " ".join(f"{name}={os.environ[name][:40]!r}" for name in NEEDED[:2])
     raise BadInput(
-        f"{shown} in the environment are not those of a rank; unset them, or write --ranks 1"
+        f"{variables()} in the environment are not those of a rank; unset them, or write --ranks 1"
     )
+
+
+def variables() -> str:
+    """RANK and WORLD_SIZE as text; empty if they are not set, or those of a single process."""
+    found = {name: os.environ[name] for name in PLACE if name in os.environ}
+    if len(found) < len(PLACE) or list(found.values()) == ["0", "1"]:
+        return ""
+    return " ".join(f"{name}={value[:40]!r}" for name, value in found.items())
 
 
 def _child_of_launcher() -> bool:
@@ -73,9 +85,9 @@ def launch_id() -> str | None:
     return f"{os.environ['TORCHELASTIC_RUN_ID']} {parent.pid} {parent.create_time():.2f}"
 
 
-def rank(check_parent: bool = False) -> int | None:
+def rank(check_parent: bool = False, init_method: str = ENV) -> int | None:
     """Rank of this process; None if it is not a rank (see `launched`)."""
-    return None if launched(check_parent) is None else int(os.environ["RANK"])
+    return None if launched(check_parent, init_method) is None else int(os.environ["RANK"])
 
 
 def restarts() -> int:
@@ -95,13 +107,13 @@ def launchers() -> int:
     return 2 if CHANNEL in os.environ else 1  # with `--ranks` also the launcher above the agent
 
 
-def init_method(configured: str) -> str:
-    """Address of the rendezvous: env:// only where the launcher hosts the store."""
-    if configured != "env://" or launched() is None:
-        return configured
+def meeting_place(init_method: str) -> str:
+    """In a rank: address of the rendezvous; env:// only where the launcher hosts the store."""
+    if init_method != ENV:
+        return init_method
     if RENDEZVOUS in os.environ or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return os.environ.get(RENDEZVOUS, configured)
-    host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        return os.environ.get(RENDEZVOUS, init_method)
+    host, port = (os.environ[name] for name in ADDRESS)
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
@@ -122,13 +134,13 @@ def check_init_method(place: str) -> None:
 
 
 def local_size(processes: int) -> int:
-    """How many of the `processes` of a run are on this host: LOCAL_WORLD_SIZE, or all."""
-    return (_number("LOCAL_WORLD_SIZE") if launched() else 0) or processes
+    """In a rank: how many of the `processes` of the run are on this host, or else all."""
+    return _number("LOCAL_WORLD_SIZE") or processes
 
 
 def local_rank() -> int:
-    """Rank of this process among those of its host."""
-    return _number("LOCAL_RANK") if launched() else 0
+    """In a rank: its number among those of its host."""
+    return _number("LOCAL_RANK")
 
 
 def _number(variable: str) -> int:

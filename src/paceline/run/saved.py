@@ -160,7 +160,7 @@ def refuse_irregular(run: Path) -> None:
 def _run_config(run: Path, changes: Mapping[str, Any]) -> Config:
     """A run's own configuration, with `changes`; errors name the file or the option at fault."""
     objects = {name: value for name, value in changes.items() if name in OBJECTS}
-    stored = _as_launched(load_file(run / CONFIG) | objects)
+    stored = _as_launched(load_file(run / CONFIG) | objects, changes.get("init_method"))
     try:
         config = resolve(stored)
     except BadInput as error:
@@ -181,16 +181,18 @@ def plain_config(run: Path) -> Config:
     return _run_config(run, {option: stand_in(option, v, own) for option, v in named.items()})
 
 
-def _as_launched(stored: dict[str, Any]) -> dict[str, Any]:
-    """Without the number of processes, if it is what a launcher has started."""
+def _as_launched(stored: dict[str, Any], init_method: str | None) -> dict[str, Any]:
+    """Without the number of processes, if it is what a launcher has started, which meet there."""
+    meeting = init_method or stored.get("init_method") or Config.init_method
     try:
-        started = launched() or 0
+        started = launched(init_method=meeting) or 0
     except BadInput:
         return stored
     sync = entry("sync", stored.get("sync")) or entry("sync", "allreduce")
     if stored.get(sync.counted_by) != started - sync.watcher:
         return stored
-    return {key: value for key, value in stored.items() if key != sync.counted_by}
+    kept = {key: value for key, value in stored.items() if key != sync.counted_by}
+    return kept | {"init_method": meeting}
 
 
 def rewind(saved: SavedRun, progress: Progress, warn_init_method: bool) -> None:

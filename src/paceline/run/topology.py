@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config.schema import Config
+from ..errors import BadInput
 from ..processes import launcher
 
 
@@ -65,9 +66,11 @@ class Topology:
 def topology_of(config: Config) -> Topology:
     """From the configuration and the launcher's environment variables."""
     sync = config.entry("sync")
-    size = config.learners + sync.watcher
+    size, given = config.learners + sync.watcher, config.init_method
     explicit = config.given.get(sync.counted_by) is not None
-    rank, given = launcher.rank(explicit) if size > 1 else None, config.init_method
+    rank = launcher.rank(explicit, given) if size > 1 else None
+    if rank is None:
+        _check_unused_variables(config, size if explicit else 0)
     return Topology(
         rank=rank or 0,
         size=size,
@@ -77,9 +80,31 @@ def topology_of(config: Config) -> Topology:
         learners=config.learners,
         watcher=sync.watcher,
         lockstep=sync.lockstep,
-        init_method=given if rank is None else launcher.init_method(given),
+        init_method=given if rank is None else launcher.meeting_place(given),
         restarts=launcher.restarts(),
         launchers=launcher.launchers(),
         attempt=launcher.attempt(),
         launch=launcher.launch_id(),
     )
+
+
+def _check_unused_variables(config: Config, wanted: int) -> None:
+    """Refuse RANK and WORLD_SIZE that may well be meant for this process, which is not a rank.
+
+    Where a user asks for `wanted` processes, these are started whatever has been inherited, unless
+    an init_method says that there are others to meet.
+    """
+    found, meeting = launcher.variables(), config.init_method
+    if found and not wanted:
+        raise BadInput(
+            f"{found} in the environment, and nothing says where the ranks meet; set MASTER_ADDR "
+            "and MASTER_PORT, or write --init-method file:///a/path; to train alone, unset them, "
+            "or write --ranks 1"
+        )
+    if found and wanted > 1 and meeting != launcher.ENV:
+        name = config.entry("sync").counted_by
+        raise BadInput(
+            f"{found} in the environment make this a rank, which meets the others at {meeting}, "
+            f"and {name} {config.learners} would start ranks of its own; leave {name} out, or "
+            "unset RANK and WORLD_SIZE"
+        )
