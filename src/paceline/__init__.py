@@ -63,3 +63,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f".{_WHERE[name]}", __name__), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names, for tab completion; none of them is loaded by this."""
+    return list(__all__)

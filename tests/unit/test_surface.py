@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import rlcompleter
 
 import pytest
 
@@ -24,6 +25,12 @@ def functions_of(thing):
 
 def test_the_public_surface_is_exactly_this():
     assert sorted(paceline.__all__) == sorted(SURFACE.split())
+
+
+def test_dir_lists_the_public_names():
+    """As tab completion does; all of them load (below)."""
+    assert dir(paceline) == sorted(paceline.__all__)
+    assert "make_vec" in rlcompleter.Completer({"p": paceline}).attr_matches("p.make")[0]
 
 
 @pytest.mark.parametrize("name", SURFACE.split())
