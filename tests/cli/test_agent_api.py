@@ -53,7 +53,7 @@ def observations(kind, number=12):
 def test_a_batch_of_observations_gets_the_same_actions_as_each_alone(runs, kind):
     agent, obs = paceline.load(runs(kind)), observations(kind)
     together = agent.act(obs)
-    assert len(together) == len(obs)
+    assert isinstance(together, np.ndarray) and len(together) == len(obs)
     for action, one in zip(together, obs, strict=True):
         np.testing.assert_allclose(agent.act(one), action, rtol=0, atol=1e-5)
 
@@ -80,12 +80,25 @@ def test_the_torch_module_and_the_actor_compute_the_same(runs, kind):
     assert np.ptp(out) > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_those_of_the_torch_module(runs, kind):
+    """A float for one observation, an array for several; acting does not change them."""
+    agent, obs = paceline.load(runs(kind)), observations(kind)
+    with torch.no_grad():
+        expected = agent.module(torch.from_numpy(obs))[1][:, 0].numpy()
+    agent.act(obs)
+    np.testing.assert_array_equal(agent.values(obs), expected)
+    alone = agent.values(obs[0])
+    assert isinstance(alone, float) and alone == pytest.approx(float(expected[0]), abs=1e-5)
+    assert np.ptp(expected) > 0
+
+
 @pytest.mark.parametrize("kind", ["vector", "normalized", "discrete", "image"])
 def test_the_greedy_action_is_the_most_likely(runs, kind):
     agent, obs = paceline.load(runs(kind)), observations(kind)
     with torch.no_grad():
         logits, _ = agent.module(torch.from_numpy(obs))
-    assert agent.act(obs) == logits.argmax(-1).tolist()
+    assert agent.act(obs).tolist() == logits.argmax(-1).tolist()
 
 
 def test_sampled_actions_follow_the_policys_probabilities(runs):
@@ -109,22 +122,24 @@ def test_a_loaded_agent_drives_a_plain_gymnasium_environment(runs):
 
 def test_lists_are_accepted_as_arrays(runs):
     agent, obs = paceline.load(runs("vector")), observations("vector")
-    assert agent.act(obs.tolist()) == agent.act(obs)
+    assert agent.act(obs.tolist()).tolist() == agent.act(obs).tolist()
     assert agent.act(obs[0].tolist()) == agent.act(obs[0])
 
 
 def test_an_observation_of_another_shape_is_refused_with_both_shapes(runs):
     agent = paceline.load(runs("vector"))
     for wrong in (np.zeros(3), np.zeros((2, 5)), np.zeros((2, 3, 4)), 0.0):
-        with pytest.raises(BadInput, match=r"\(4,\)"):
-            agent.act(wrong)
+        for method in (agent.act, agent.values):
+            with pytest.raises(BadInput, match=r"\(4,\)"):
+                method(wrong)
 
 
 def test_a_checkpoint_can_be_loaded_without_its_run(runs, tmp_path):
     last = sorted((runs("vector") / "checkpoints").glob("0*"))[-1]
     moved = shutil.copytree(last, tmp_path / "policy")
     obs = observations("vector")
-    assert paceline.load(moved).act(obs) == paceline.load(runs("vector")).act(obs)
+    expected = paceline.load(runs("vector")).act(obs)
+    np.testing.assert_array_equal(paceline.load(moved).act(obs), expected)
 
 
 def test_a_directory_without_checkpoints_is_refused(tmp_path):

@@ -141,6 +141,18 @@ def test_an_agent_remembers_until_it_is_reset(tmp_path):
     assert (seen[0] != seen[1]).any() and (seen[0] == seen[2]).all()
 
 
+def test_the_value_of_an_observation_counts_what_was_seen_before_it(tmp_path):
+    """And asking for it is not seeing it."""
+    trained(tmp_path / "run", minibatches=4, total_iters=2, eval_episodes=1)
+    agent, cue = paceline.load(tmp_path / "run"), np.array([1.0, 0.0], np.float32)
+    first = [agent.values(cue), agent.values(cue)]
+    agent.act(cue)
+    second = [agent.values(cue), agent.values(cue)]
+    assert first[0] == first[1] != second[0] == second[1]
+    agent.reset()
+    assert agent.values(cue) == first[0]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

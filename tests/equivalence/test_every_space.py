@@ -88,9 +88,12 @@ def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
     for i, observation in enumerate(singles):
         adapter.write(agent.network.obs.split(batch), i, observation, {})
     together = agent.act(adapter.read(batch))
-    assert len(together) == 6
+    assert together.shape == (6, *one.action_space.shape)
+    assert together.dtype == one.action_space.dtype
     for action, observation in zip(together, singles, strict=True):
         np.testing.assert_allclose(action, agent.act(observation), rtol=1e-4, atol=1e-5)
+    values = agent.values(adapter.read(batch))
+    np.testing.assert_allclose(values, [agent.values(x) for x in singles], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

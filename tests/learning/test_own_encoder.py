@@ -118,7 +118,7 @@ def test_the_module_that_is_handed_out_says_what_the_agent_does(tmp_path):
     obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
     with torch.no_grad():
         logits, values = agent.module(torch.from_numpy(obs))
-    assert logits.argmax(-1).tolist() == agent.act(obs)
+    assert logits.argmax(-1).tolist() == agent.act(obs).tolist()
     assert values.shape == (64, 1)
 
 

@@ -45,6 +45,7 @@ class Agent:
         """Act with these from now on."""
         self.weights = weights
         self._actor: Actor | None = None
+        self._critic: ActorCritic | None = None
 
     def reset(self) -> None:
         """Clear the memory: the next observations given to `act` start episodes."""
@@ -62,7 +63,7 @@ class Agent:
         return actor
 
     def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
-        """The action for one observation, or a list of actions for a batch of them.
+        """The action for one observation, or an array [rows, ...] of actions for a batch of them.
 
         A batch of a Dict or Tuple space is a Dict or Tuple of batches. `action_mask` is for
         environments that give theirs in `info`; without one, all actions are allowed. A policy with
@@ -70,11 +71,43 @@ class Agent:
         """
         if action_mask is not None and not self.network.obs.mask:
             raise BadInput("an action_mask for a policy that was trained without any")
-        info = {} if action_mask is None else {ACTION_MASK: action_mask}
+        stored, single = self._stored(
+            obs, {} if action_mask is None else {ACTION_MASK: action_mask}
+        )
+        actions = self._actions(stored, sample)
+        return self._adapt(actions)[0] if single else self._adapt.batch(actions)
+
+    def values(self, obs: Any) -> Any:
+        """The value of one observation, a float, or an array [rows] of those of a batch.
+
+        It estimates the discounted return from there on, of rewards as the learner saw them: with
+        `normalize_return` and `clip_reward` these are not the environment's. Where the value
+        function has a memory, it counts what `act` saw before `obs`: ask before acting on it.
+        """
+        import torch
+
+        from .actor_critic import RecurrentInputs
+        from .settings import standard_settings
+
+        stored, single = self._stored(obs, {})
+        self._critic = self._critic or self._make_module()
+        parts = {
+            name: torch.from_numpy(part) for name, part in self.network.obs.split(stored).items()
+        }
+        memory, rows = None, len(stored)
+        if self._carry is not None and len(self._carry) == rows:
+            first = torch.zeros(1, rows, dtype=torch.bool)
+            memory = RecurrentInputs(first, torch.from_numpy(self._carry.copy()))
+        with standard_settings(), torch.inference_mode():
+            values = self._critic.value(self._critic.inputs(parts), memory)[:, 0].numpy()
+        return float(values[0]) if single else values
+
+    def _stored(self, obs: Any, info: Mapping[str, Any]) -> tuple[Array, bool]:
+        """Observations [rows, ...] as a rollout stores them, and whether it was a single one."""
         try:
             rows = self._adapter.batched(obs)
             shape, dtype = self.network.obs.stored
-            stored = np.zeros((rows or 1, *shape), dtype)
+            stored = np.zeros((1 if rows is None else rows, *shape), dtype)
             where = 0 if rows is None else slice(None)
             self._adapter.write(self.network.obs.split(stored), where, obs, info)
         except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -82,8 +115,7 @@ class Agent:
                 f"this policy takes observations of {space_of(self.network.obs)}, one or a batch "
                 f"of them, not this: {type(error).__name__}: {error}"
             ) from None
-        actions = self._adapt(self._actions(stored, sample))
-        return actions[0] if rows is None else actions
+        return stored, rows is None
 
     def _actions(self, obs: Array, sample: bool) -> Array:
         rows = len(obs)
@@ -109,6 +141,9 @@ class Agent:
     @property
     def module(self) -> ActorCritic:
         """The policy as a torch module, with these weights."""
+        return self._make_module()
+
+    def _make_module(self) -> ActorCritic:
         import torch
 
         from .actor_critic import ActorCritic

@@ -210,6 +210,10 @@ class LiveAgent(Agent):
         self._refresh()
         return super().act(obs, sample, action_mask)
 
+    def values(self, obs: Any) -> Any:
+        self._refresh()
+        return super().values(obs)
+
     @property
     def module(self) -> ActorCritic:
         """While the run trains, the module that is being trained: look, and do not change it."""
