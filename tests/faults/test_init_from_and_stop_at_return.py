@@ -63,7 +63,7 @@ def test_such_a_run_resumes_to_the_byte(source, tmp_path):
     [
         ({"hidden": (32,)}, r"hidden is \(?\[?64"),
         ({"activation": "relu"}, "activation"),
-        ({"env_id": "Acrobot-v1"}, "obs"),
+        ({"env_id": "Acrobot-v1"}, r"takes observations of Box\(4,\) .* shows Box\(6,\)"),
         ({"normalize_obs": False}, "normalize_obs"),
     ],
 )

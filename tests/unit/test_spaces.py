@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from paceline.envs.adapters import ActionAdapter
-from paceline.envs.spaces import action_spec, observation_spec
+from paceline.envs.spaces import action_spec, observation_spec, policy_mismatch
 from paceline.errors import BadInput
 
 
@@ -138,3 +138,20 @@ def test_a_refused_space_is_named(spec_of, space):
         spec_of(space)
     role = "observation" if spec_of is observation_spec else "action"
     assert str(space) in str(refusal.value) and f"{role} space" in str(refusal.value)
+
+
+def specs(obs, act):
+    found = action_spec(act)
+    return observation_spec(obs, found), found
+
+
+def test_a_policy_in_the_wrong_environment_is_told_in_the_words_of_gymnasium():
+    image = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    first = specs(spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+    second = specs(spaces.Dict(a=image, b=spaces.Discrete(3)), spaces.MultiDiscrete([3, 2]))
+    assert policy_mismatch(first, first, "Here-v1") is None
+    assert policy_mismatch(first, second, "There-v1") == (
+        "this policy takes observations of Box(4,) and gives actions of Discrete(2); There-v1 "
+        "shows Dict('a': Box(64, 64, 3) of uint8, 'b': Discrete(3)) and takes "
+        "MultiDiscrete([3, 2])"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from operator import index
 from typing import Any
 
@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..rollout import Array
-from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Path, path_text
+from .spaces import ACTION_MASK, ActionSpec, Leaf, ObservationSpec, Path, path_text, unflatten
 
 Views = Mapping[str, Array]
 """Stored observations by part (`ObservationSpec.split`)."""
@@ -127,18 +127,6 @@ def _check_choices(leaf: Leaf, chosen: Array) -> None:
             f"observation{path_text(leaf.path)} is {chosen.tolist()}; choices begin at "
             f"{list(leaf.starts)} and there are {list(leaf.sizes)}"
         )
-
-
-def unflatten(leaves: Iterable[tuple[Path, Any]]) -> Any:
-    """Values nested by their paths: a value, a dict, or a tuple."""
-    inner: dict[str | int, list[tuple[Path, Any]]] = {}
-    for path, value in leaves:
-        if not path:
-            return value
-        inner.setdefault(path[0], []).append((path[1:], value))
-    if all(isinstance(key, int) for key in inner):
-        return tuple(unflatten(group) for group in inner.values())
-    return {key: unflatten(group) for key, group in inner.items()}
 
 
 def space_of(spec: ObservationSpec) -> gym.Space[Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from annotated_types import Ge, MinLen
+from annotated_types import Ge, MaxLen, MinLen
 
 from ..errors import BadInput
 from ..rollout import Array, ShapeDtype
@@ -32,7 +32,7 @@ class Leaf:
 
     __pydantic_config__ = STRICT
 
-    path: Path
+    path: Annotated[Path, MaxLen(64)]
     kind: Literal["numbers", "choices", "image"]
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -178,11 +178,10 @@ class ObservationSpec:
         return np.repeat([leaf.kind == "numbers" for leaf in flat], [leaf.size for leaf in flat])
 
     def __str__(self) -> str:
-        """Without the bounds of a Box, which are not part of a spec."""
-        texts = [f"{path_text(leaf.path)} {_leaf_text(leaf)}".lstrip() for leaf in self.leaves]
-        if self.mask:
-            texts.append(f"an {ACTION_MASK} of {sum(self.mask)}")
-        return _shortened(", ".join(texts))
+        """As Gymnasium writes it, but without the bounds of a Box, which are not part of a spec."""
+        space = _nested_text(unflatten((leaf.path, _leaf_text(leaf)) for leaf in self.leaves))
+        mask = f" with an {ACTION_MASK} of {sum(self.mask)}" if self.mask else ""
+        return _shortened(space) + mask
 
 
 @dataclass(frozen=True)
@@ -233,6 +232,17 @@ def specs_mismatch(ours: Specs, theirs: Specs) -> tuple[str, str, str] | None:
         if our != their:
             return role, str(our), str(their)
     return None
+
+
+def policy_mismatch(policy: Specs, env: Specs, env_id: Any = "the environment") -> str | None:
+    """Says in what spaces a policy acts, and what those of `env_id` are; None if they are equal."""
+    if policy == env:
+        return None
+    name = env_id if isinstance(env_id, str) else getattr(env_id, "__name__", type(env_id).__name__)
+    return (
+        f"this policy takes observations of {policy[0]} and gives actions of {policy[1]}; "
+        f"{name} shows {env[0]} and takes {env[1]}"
+    )
 
 
 def observation_spec(
@@ -323,6 +333,18 @@ def _unusable(role: str, space: gym.Space[Any], path: Path, known: str) -> BadIn
     )
 
 
+def unflatten(leaves: Iterable[tuple[Path, Any]]) -> Any:
+    """Values nested by their paths: a value, a dict, or a tuple."""
+    inner: dict[str | int, list[tuple[Path, Any]]] = {}
+    for path, value in leaves:
+        if not path:
+            return value
+        inner.setdefault(path[0], []).append((path[1:], value))
+    if all(isinstance(key, int) for key in inner):
+        return tuple(unflatten(group) for group in inner.values())
+    return {key: unflatten(group) for key, group in inner.items()}
+
+
 # Specs as text. A spec may come from a stranger's file, so no array of the size that it claims is
 # allocated, as a gym.Space would.
 
@@ -331,9 +353,20 @@ def path_text(path: Path) -> str:
     return "".join(f"[{key!r}]" for key in path)
 
 
+def _nested_text(space: Any) -> str:
+    """Of the text of a leaf, or of a dict or tuple of such."""
+    if isinstance(space, dict):
+        inner = (f"{key!r}: {_nested_text(value)}" for key, value in space.items())
+        return f"Dict({', '.join(inner)})"
+    if isinstance(space, tuple):
+        return f"Tuple({', '.join(map(_nested_text, space))})"
+    return str(space)
+
+
 def _leaf_text(leaf: Leaf) -> str:
     if leaf.kind != "choices":
-        return f"Box({leaf.shape}, {leaf.dtype})"
+        dtype = "" if leaf.dtype == "float32" else f" of {leaf.dtype}"
+        return f"Box{leaf.shape}{dtype}"
     return _choices_text(leaf.sizes, leaf.starts, leaf.shape)
 
 
@@ -341,7 +374,8 @@ def _choices_text(sizes: Sequence[int], starts: Sequence[int], shape: tuple[int,
     if shape == ():
         return f"Discrete({sizes[0]}, start={starts[0]})" if starts[0] else f"Discrete({sizes[0]})"
     start = f", start={list(starts)}" if any(starts) else ""
-    return f"MultiDiscrete({list(sizes)}{start}, shape={shape})"
+    several_axes = f", shape={shape}" if len(shape) > 1 else ""
+    return f"MultiDiscrete({list(sizes)}{start}{several_axes})"
 
 
 def _shortened(text: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from ..config.registry import name_of
-from ..envs.adapters import ActionAdapter, ObservationAdapter, space_of
+from ..envs.adapters import ActionAdapter, ObservationAdapter
 from ..envs.spaces import ACTION_MASK
 from ..errors import BadInput
 from ..rollout import Array
@@ -112,8 +112,8 @@ class Agent:
             self._adapter.write(self.network.obs.split(stored), where, obs, info)
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise BadInput(
-                f"this policy takes observations of {space_of(self.network.obs)}, one or a batch "
-                f"of them, not this: {type(error).__name__}: {error}"
+                f"this policy takes observations of {self.network.obs}, one or a batch of them, "
+                f"not this: {type(error).__name__}: {error}"
             ) from None
         return stored, rows is None
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..config.registry import imported, name_of
-from ..envs.adapters import space_of, unflatten
-from ..envs.spaces import ObservationSpec
+from ..envs.adapters import space_of
+from ..envs.spaces import ObservationSpec, unflatten
 from ..errors import BadInput
 from .network import Encoder, NetworkSpec
 

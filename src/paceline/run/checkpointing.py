@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..config.schema import Config
 from ..envs.columns import ReplayMismatch
 from ..envs.source import EnvInfo
-from ..envs.spaces import specs_mismatch
+from ..envs.spaces import policy_mismatch
 from ..errors import BadInput
 from ..learning.learner import Learner
 from ..policy.agent import from_checkpoint, locate, network_facts, saved_network
@@ -87,12 +87,10 @@ def check_spaces(path: Path, found: Checkpoint, env_info: EnvInfo) -> None:
     """Refuse an environment whose spaces are not those that the policy was made for."""
     network = saved_network(path, found)
     now = env_info.obs_spec.seen, env_info.act_spec
-    changed = specs_mismatch((network.obs, network.act), now)
-    if changed:
-        role, before, after = changed
+    if changed := policy_mismatch((network.obs, network.act), now, env_info.env_id):
         raise BadInput(
-            f"the environment has changed: its {role} were {before} when {path} was made, and are "
-            f"{after} now; restore the environment, or start a new run"
+            f"the environment has changed since {shown(path)} was made: {changed}; restore the "
+            "environment, or start a new run"
         )
 
 
@@ -155,7 +153,10 @@ def _read_progress(path: Path, facts: dict[str, Any]) -> Progress:
 def load_initial_weights(source: str, parts: Parts) -> None:
     """Start from the weights and normalizer statistics of a saved policy (`init_from`)."""
     path, found = locate(source)
-    from_checkpoint(path, found, vars(parts.network))  # refuses what is not a policy
+    network = from_checkpoint(path, found, vars(parts.network)).network
+    spaces = (network.obs, network.act), (parts.network.obs, parts.network.act)
+    if other := policy_mismatch(*spaces, "this run's environment"):
+        raise BadInput(f"init_from {shown(source)}: {other}")
     theirs = found.facts["network"]
     ours = json.loads(json.dumps(network_facts(parts.network)))
     del ours["log_std_init"]  # how weights are initialized, not how they are used

@@ -16,10 +16,10 @@ import numpy as np
 
 from ...errors import BadInput
 from ...rollout import Array
-from ..adapters import unflatten
 from ..columns import Resume
 from ..native import Batch, SeedOf
 from ..source import Source
+from ..spaces import unflatten
 from . import (
     MISSION,
     check_batch_options,
