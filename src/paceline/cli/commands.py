@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import BadInput, EnvironmentFailed, PacelineError, StoppedEarly
 
@@ -49,6 +49,11 @@ COMMANDS = {
 """The function that takes each command's arguments and returns its exit code."""
 USE_MODULES = {"train", "resume", "eval", "scale", "bench", "tune", "check"}
 """Commands that import a user's modules (`module:Id-v0`, `module:Class`)."""
+SEVERAL_SEEDS = {
+    "train": "paceline.tools.bench.seeds:train_command",
+    "resume": "paceline.tools.bench.seeds:resume_command",
+}
+"""What `train --seeds N` calls, and `resume` of its directory."""
 OUT_OF_MEMORY = (
     "out of memory; write a lower --num-envs, --rollout-steps or --hidden, or raise this process's "
     "limit (ulimit -v)"
@@ -144,8 +149,13 @@ def _dispatch(arguments: list[str]) -> int:
         raise BadInput("the current directory has been removed; change to another") from None
     if command not in COMMANDS:
         raise BadInput(f"{command}: there is no such command; see `paceline --help`")
-    module, _, name = COMMANDS[command].partition(":")
-    return int(getattr(import_module(module), name)(rest))
+    return call(COMMANDS[command], rest)
+
+
+def call(entry: str, *arguments: Any) -> int:
+    """Call the function "module:name" of a command; its exit code."""
+    module, _, name = entry.partition(":")
+    return int(getattr(import_module(module), name)(*arguments))
 
 
 def _as_bad_input(error: OSError) -> BadInput | None:

@@ -33,6 +33,8 @@ class Console:
 
     INTERVAL = 2.0
     """seconds between two plain lines"""
+    QUIET = False
+    """no progress, in a process whose parent shows it"""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout or _devnull()
@@ -79,11 +81,13 @@ class Console:
 
     def progress(self, text: str) -> None:
         """A message that the next one replaces; on a pipe one every few seconds."""
-        if not self.line(text) and self._due():
+        if not self.QUIET and not self.line(text) and self._due():
             self.say(text)
 
     def show(self, report: Report) -> None:
         """Update the progress."""
+        if self.QUIET:
+            return
         self._smooth(report)
         values = {**report.metrics, "episode_length": report.episode_length}
         known = {name: value for name, value in values.items() if value is not None}

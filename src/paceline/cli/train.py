@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..errors import BadInput, StoppedEarly
-from .commands import HELP, USAGE
+from .commands import HELP, SEVERAL_SEEDS, USAGE, call
 
 if TYPE_CHECKING:
     from ..processes.stopping import Stop
@@ -26,6 +26,7 @@ paceline resume RUN [--total-steps N] [--total-iters N] [--duration T] [--eval-e
   Continues from the newest intact checkpoint of RUN, with the result of a run that never stopped.
   The budget may be extended, and logging, evaluation and checkpointing may change; nothing that
   affects learning. Schedules follow the new budget, or with --schedule-budget keep the old one.
+  RUN may be the directory of `train --seeds`: all its unfinished runs go on.
 """
 EVAL_USAGE = """\
 paceline eval RUN | --checkpoint DIR [--env-id ID] [--episodes N] [--seed S] [--sampled]
@@ -45,7 +46,10 @@ MAX_EPISODES = 10**6
 def train_command(arguments: list[str]) -> int:
     from ..config.flags import parse_config
 
-    config = parse_config([argument for argument in arguments if argument not in HELP])
+    several_seeds, others = _take_seeds(arguments)
+    if several_seeds and not HELP & set(arguments):
+        return call(SEVERAL_SEEDS["train"], arguments)
+    config = parse_config([argument for argument in others if argument not in HELP])
     if HELP & set(arguments):
         from ..config.help import help_text
 
@@ -60,6 +64,16 @@ def train_command(arguments: list[str]) -> int:
     return follow(lambda stopping: train(config, stopping), topology_of(config))
 
 
+def _take_seeds(arguments: list[str]) -> tuple[bool, list[str]]:
+    """Whether `--seeds` is given, and the arguments without it."""
+    from ..config.flags import Parser
+
+    parser = Parser()
+    parser.add_argument("--seeds")
+    given, others = parser.parse_known_args(arguments)
+    return given.seeds is not None, others
+
+
 def resume_command(arguments: list[str]) -> int:
     if HELP & set(arguments):
         print(RESUME_USAGE, end="")
@@ -68,10 +82,13 @@ def resume_command(arguments: list[str]) -> int:
 
     given = config_parser("run").parse(arguments)
     folder = given.pop("run")
+    from ..run.directory import SEEDS
     from ..run.saved import open_run
     from ..run.topology import topology_of
     from ..session import resume
 
+    if (Path(folder) / SEEDS).exists():
+        return call(SEVERAL_SEEDS["resume"], Path(folder), given)
     config = open_run(Path(folder), given).config
     return follow(lambda stopping: resume(folder, stopping, **given), topology_of(config))
 

@@ -18,7 +18,14 @@ from .schema import Config, option_fields
 from .text import listed
 from .values import parse_duration
 
-COMMAND = [Field("config", "a .yaml, .json, .toml or .py file; flags win over it", str, None)]
+SEEDS = (
+    "train with the seeds 0 to N-1, or from --seed on: a run each in --output-dir, side by side "
+    "where each is one process, and a table with their mean at the end"
+)
+COMMAND = [
+    Field("config", "a .yaml, .json, .toml or .py file; flags win over it", str, None),
+    Field("seeds", SEEDS, int, None),
+]
 """Options of the command, which are not options of a run."""
 START = (
     "env_id",
@@ -29,6 +36,7 @@ START = (
     "num_workers",
     "lr",
     "seed",
+    "seeds",
     "output_dir",
     "config",
     "preset",
@@ -54,6 +62,8 @@ PLACEHOLDERS = {
     "init_from": "RUN",
     "init_method": "URL",
     "hidden": "SIZES",
+    "schedule_budget": "BUDGET",
+    "log_info": "KEYS",
     "log_jsonl": "FILE",
     "output_dir": "DIR",
     "env.kwargs": "JSON",
@@ -127,6 +137,8 @@ def placeholder(field: Field) -> str:
     parts = list(_parts(field.hint))
     if field.name in PLACEHOLDERS:
         return PLACEHOLDERS[field.name]
+    if field.name.endswith("_schedule"):
+        return "SCHEDULE"
     if any(isinstance(one, BeforeValidator) and one.func is parse_duration for one in parts):
         return "TIME"
     return "X" if float in parts else "N" if int in parts else "VALUE"

@@ -29,6 +29,8 @@ log = logging.getLogger("paceline")
 
 CONFIG, RUN, METRICS, EPISODES = "config.yaml", "run.json", "metrics.jsonl", "episodes.csv"
 EVALUATION, SAMPLED_EVALUATION = "eval.json", "eval-sampled.json"
+SEEDS = "seeds.json"
+"""In a directory that holds the runs of several seeds."""
 FOLDERS = ("checkpoints", "events", "video")
 RUN_FILES = (CONFIG, METRICS, RUN, EVALUATION, EPISODES, SAMPLED_EVALUATION, *FOLDERS)
 MAX_RUN_BYTES = 2**20
@@ -93,6 +95,11 @@ def writing(what: str, raised: type[PacelineError] = BadInput) -> Iterator[None]
 def refuse_to_overwrite(folder: Path, config: Config, launch: str | None) -> None:
     """A directory that holds a run, or anything that a run would replace, needs --overwrite."""
     check_path("output_dir", str(folder))
+    if (folder / SEEDS).exists():
+        raise BadInput(
+            f"{shown(folder)} holds the runs of several seeds ({SEEDS}); choose another "
+            "--output-dir, or write --seeds to replace them"
+        )
     held = [name for name in RUN_FILES if (folder / name).exists()]
     if held and not config.overwrite and not begun_by_launch(folder, launch):
         place = shown(folder)

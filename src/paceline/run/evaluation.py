@@ -23,7 +23,7 @@ from ..envs.columns import episode_seed
 from ..envs.env_columns import MAX_FAILURES, EnvColumns
 from ..envs.info import info_reader
 from ..envs.source import EnvId, make_columns, source_of
-from ..envs.spaces import specs_mismatch
+from ..envs.spaces import policy_mismatch
 from ..envs.vec import RowStepper
 from ..errors import BadInput, EnvironmentFailed
 from ..policy.agent import Agent
@@ -175,9 +175,8 @@ def _evaluate(
         columns.read_info = info_reader(evaluation.log_info)
         infos = InfoMeans(evaluation.log_info)
         spaces = columns.obs_spec.seen, columns.act_spec
-        if other := specs_mismatch((agent.network.obs, agent.network.act), spaces):
-            role, wanted, found = other
-            raise BadInput(f"the policy's {role} are {wanted}, the environment's {found}")
+        if other := policy_mismatch((agent.network.obs, agent.network.act), spaces, env_id):
+            raise BadInput(other)
         try:
             totals, lengths, numbers = _play(agent, columns, evaluation, seed, infos)
         except EnvironmentFailed as error:

@@ -59,13 +59,14 @@ def parse_options(
 ) -> tuple[dict[str, Any], dict[str, str], Mapping[str, Any]]:
     """By name: values of a command's own options, flags of `train`, the content of --config.
 
-    `options` has the keywords of `add_argument` for each of its own flags.
+    `options` has the keywords of `add_argument` for each of its own flags and arguments.
     """
     parser = config_parser()
     for flag, keywords in options.items():
         parser.add_argument(flag, **{"default": None, **keywords})
-    given = parser.parse(arguments)
-    own = {name: given.pop(name) for name in (flag[2:].replace("-", "_") for flag in options)}
+    given = parser.parse(arguments, mixed=any(not flag.startswith("-") for flag in options))
+    names = [flag.removeprefix("--").replace("-", "_") for flag in options]
+    own = {name: given.pop(name) for name in names}
     return own, given, parser.file
 
 

@@ -8,31 +8,32 @@ import shutil
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 from ...cli.console import Console, clock
 from ...config.registry import ALGORITHMS
 from ...config.schema import ALIASES
 from ...config.text import several
 from ...errors import BadInput, StoppedEarly
-from ...run.directory import CONFIG, EVALUATION, METRICS
-from ...storage.files import open_plain, replace_file
+from ...run.directory import CONFIG, METRICS
+from ...storage.files import replace_file
 from ...storage.lock import locked
 from .arguments import contents
 from .bench_plan import MODES, PLAN, BenchPlan, parse_bench, remembered, variant_folder
 from .compare.command import compare
 from .compare.comparison import Missing
-from .compare.history import History, read_run
+from .compare.history import is_done, last_report, read_run
 from .compare.report import write
 from .runs import Cell, RunFailed, interrupt_on_signals, log_of, run_cell
 
 USAGE = """\
-paceline bench [--algos ppo,a2c,a3c,impala] [--modes sequential,parallel,ranks]
+paceline bench [RUN ...] [--algos ppo,a2c,a3c,impala] [--modes sequential,parallel,ranks]
                [--duration 2m] [--seeds 3] [--OPTION OF TRAIN VALUE ...]
 
   Trains with every algorithm in every mode for an equal budget, one run after another so that
   they do not disturb each other, and compares them: a table, comparison.png, report.html.
 
+  RUN                  runs that are there already, such as the directory of `train --seeds`, to be
+                       compared with the others; what they have trained is not trained again
   --algos a,b          what is compared [ppo,a2c,a3c,impala]
   --modes a,b          one process, a worker process for each CPU, or a rank for each CPU
                        [sequential,parallel,ranks]
@@ -106,7 +107,7 @@ class BenchSweep:
         self._plan, self._cells = plan, plan.cells
         self._durations: list[float] = []
         """seconds of each run that was completed here"""
-        self._done = {cell.name for cell in plan.cells if _is_done(cell.folder)}
+        self._done = {cell.name for cell in plan.cells if is_done(cell.folder)}
         self._left = len(plan.cells) - len(self._done)
         """runs that are not yet started"""
 
@@ -150,7 +151,7 @@ class BenchSweep:
         self._durations.append(time.monotonic() - began)
 
     def _progress(self, folder: Path, elapsed: float) -> str:
-        parts, last = ["starting"], _last_report(folder / METRICS)
+        parts, last = ["starting"], last_report(folder / METRICS)
         if last is not None:
             parts = [f"{last['time']:.0f} s", f"{last['steps']:,} steps"]
             if last["episode_return"] is not None:
@@ -169,14 +170,6 @@ class BenchSweep:
         return math.inf if self._plan.seconds is None else self._plan.seconds + STARTUP
 
 
-def _is_done(folder: Path) -> bool:
-    """Trained to the end of its budget, and evaluated."""
-    try:
-        return (folder / EVALUATION).is_file() and read_run(folder).state == "done"
-    except BadInput:
-        return False
-
-
 def _result(folder: Path) -> str:
     try:
         run = read_run(folder)
@@ -188,16 +181,6 @@ def _result(folder: Path) -> str:
     return f"{score}{rate}, {run.last('steps'):,.0f} steps in {run.last('time'):.1f} s"
 
 
-def _last_report(path: Path) -> Any:
-    """The newest whole line of a metrics.jsonl; None if there is none yet."""
-    try:
-        with open_plain(path) as file:
-            file.seek(max(0, file.seek(0, 2) - 2**14))
-            return json.loads(file.read().split(b"\n")[-2])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def _conclude(plan: BenchPlan, failed: dict[str, RunFailed]) -> int:
     """Compare all runs that there are, and list those that are missing; the exit code."""
     missing = [Missing(name, reason) for name, reason in plan.refused.items()]
@@ -206,7 +189,7 @@ def _conclude(plan: BenchPlan, failed: dict[str, RunFailed]) -> int:
         for cell in plan.cells
         if cell.name in failed
     ]
-    runs: list[tuple[Path, History]] = []
+    runs = list(plan.runs)
     variants = list(dict.fromkeys(cell.folder.parent for cell in plan.cells))
     for cell in sorted(plan.cells, key=lambda cell: variants.index(cell.folder.parent)):
         try:

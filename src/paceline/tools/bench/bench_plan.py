@@ -24,6 +24,9 @@ from .arguments import (
     refuse_flags,
     whole_number,
 )
+from .compare.command import read_named
+from .compare.groups import comparable
+from .compare.history import History, values_of
 from .runs import Cell
 
 PLAN = "bench.json"
@@ -37,6 +40,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--first-seed": {"type": whole_number(0), "default": 0},
     "--target-return": {"type": number_from},
     "--resume": {},
+    "runs": {"nargs": "*"},
 }
 """Of `bench` alone."""
 SET_BY_BENCH = {
@@ -66,6 +70,8 @@ class BenchPlan:
     seconds: float | None
     """of each run, if its budget is a duration"""
     target: float | None
+    runs: list[tuple[Path, History]]
+    """runs that are there already and are compared with the others, as they were named"""
     overwrite: bool = False
 
 
@@ -80,6 +86,7 @@ def parse_bench(arguments: list[str]) -> BenchPlan:
     place, overwrite = given.pop("output_dir", None), given.pop("overwrite", None) == "true"
     if "config" in given:  # --resume may be written in another directory
         given["config"] = str(Path(given["config"]).absolute())
+    paths = [str(Path(path).absolute()) for path in own.pop("runs")]
     typed = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in {**own, **given}.items()
@@ -92,16 +99,20 @@ def parse_bench(arguments: list[str]) -> BenchPlan:
     modes = _names("--modes", own["modes"], MODES)
     if not any(name in given or file.get(name) is not None for name in BUDGETS):
         given["duration"] = DEFAULT_DURATION
-    variants, refused, config = _variants(algos, modes, Training(given, file))
+    runs = read_named(paths)
+    variants, refused, config = _variants(algos, modes, Training(given, file), runs)
+    planned = History(Path("this benchmark"), config, {}, "", {}, values=values_of(config))
+    comparable([planned, *(run for _, run in runs)], anywhere=False)
     folder = Path(place) if place else new_folder("bench", config)
     seeds = range(own["first_seed"], own["first_seed"] + own["seeds"])
     return BenchPlan(
         folder=folder,
-        arguments=typed,
+        arguments=[*typed, *paths],
         cells=_cells(variants, seeds, folder),
         refused=refused,
         seconds=seconds(config.duration) if config.duration else None,
         target=own["target_return"],
+        runs=runs,
         overwrite=overwrite,
     )
 
@@ -126,12 +137,12 @@ def _names(flag: str, text: str, known: tuple[str, ...]) -> list[str]:
 
 
 def _variants(
-    algos: list[str], modes: list[str], training: Training
+    algos: list[str], modes: list[str], training: Training, runs: list[tuple[Path, History]]
 ) -> tuple[dict[tuple[str, str], dict[str, str]], dict[str, str], Config]:
     """Options by (algorithm, mode), why others are refused, and the configuration of one."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     refused: dict[str, str] = {}
-    seen: dict[str, str] = {}
+    seen = {_learned(run.config): str(path) for path, run in runs if run.state == "done"}
     config = None
     for algo in algos:
         for mode in modes:
@@ -142,7 +153,7 @@ def _variants(
             except BadInput as error:
                 refused[name] = str(error)
                 continue
-            same = seen.setdefault(json.dumps(fixed(config)), name)
+            same = seen.setdefault(_learned(config), name)
             if same != name:
                 refused[name] = f"the same as {same}"
             else:
@@ -150,6 +161,11 @@ def _variants(
     if config is None:
         raise BadInput(next(iter(refused.values())))
     return found, refused, config
+
+
+def _learned(config: Config) -> str:
+    """The same for runs that differ in nothing but their seed."""
+    return json.dumps(fixed(config) | {"seed": None})
 
 
 def variant_name(algo: str, mode: str) -> str:

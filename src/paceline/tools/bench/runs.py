@@ -8,8 +8,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ...errors import PacelineError
 from ...processes.lifetime import exit_reason, terminate
@@ -37,6 +38,8 @@ class Cell:
     """flags of `paceline train`, by option name"""
     folder: Path
     """its run directory"""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """flags of `paceline resume`, if the run was begun before"""
     copies: int = 1
     """how many of it run at the same time, each in a run directory of its own"""
 
@@ -65,7 +68,9 @@ class RunFailed(PacelineError):
 def run_cell(cell: Cell, watch: Callable[[], None] | None = None) -> None:
     """Train to the end, calling `watch` meanwhile; a run directory begun before is resumed."""
     with ExitStack() as stack:
-        running = {folder: stack.enter_context(_started(cell, folder)) for folder in cell.folders}
+        running = {
+            folder: stack.enter_context(_started_with_log(cell, folder)) for folder in cell.folders
+        }
         while running:
             for folder, process in list(running.items()):
                 try:
@@ -95,24 +100,38 @@ def log_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def _arguments(cell: Cell, folder: Path) -> list[str]:
+def arguments_of(cell: Cell, folder: Path) -> list[str]:
+    """Of the command that begins this run, or goes on with it if it was begun before."""
     if (folder / CONFIG).is_file():
-        return ["resume", str(folder)]
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in cell.options.items()]
-    return ["train", f"--output-dir={folder}", "--overwrite", *flags]
+        return ["resume", str(folder), *_flags(cell.changes)]
+    return ["train", f"--output-dir={folder}", "--overwrite", *_flags(cell.options)]
+
+
+def _flags(options: Mapping[str, str]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
 
 
 @contextmanager
-def _started(cell: Cell, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    cell: Cell, folder: Path, entry: str = f"{__name__}:run_command", **streams: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a session of its own, so that Ctrl-C reaches this command alone."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with log_of(folder).open("wb") as log:
-        entry, quiet = f"{__name__}:run_command", subprocess.DEVNULL
-        process = start_python(entry, _arguments(cell, folder), stdout=quiet, stderr=log)
+    process = start_python(entry, arguments_of(cell, folder), **streams)
     try:
         yield process
     finally:
         terminate(process, GRACE)
+
+
+@contextmanager
+def _started_with_log(cell: Cell, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        log_of(folder).open("wb") as log,
+        started(cell, folder, stdout=subprocess.DEVNULL, stderr=log) as process,
+    ):
+        yield process
 
 
 def run_command(arguments: list[str]) -> None:

@@ -26,7 +26,8 @@ from .text import notes, verdict
 USAGE = """\
 paceline compare RUN RUN ... [--by OPTION,OPTION] [--output-dir DIR]
 
-  RUN                  a run directory, or one that has some in it
+  RUN                  a run directory, or one that has some in it; the runs of `train --seeds`
+                       are one group
   --by algo,lr         what makes two runs of different groups (else whatever differs in their
                        configurations, but the seed); --by folder: every RUN as it is named
   --at 10m | 500k      compare at this time or number of steps (else at the end of the budget)
@@ -53,16 +54,20 @@ def command(arguments: list[str]) -> int:
     given = parser.parse(arguments, mixed=True)
     if not given["runs"] or "" in given["runs"]:
         raise BadInput("name the runs to compare: paceline compare runs/one runs/other")
-    named: dict[Path, tuple[Path, Path]] = {}
-    for path in map(Path, given["runs"]):
-        for run in find_runs(path):
-            named.setdefault(run.resolve(), (path, run))  # every run once, as it was first named
     folder = Path(given["output_dir"] or f"runs/compared-{datetime.now():%Y%m%d-%H%M%S}")
     check_output_dir(folder, given["overwrite"], OURS)
     by = [name for name in (given["by"] or "").split(",") if name] or None
-    runs = [(path, read_run(run)) for path, run in named.values()]
-    write(compare(runs, by, given["at"], given["target_return"]), folder)
+    write(compare(read_named(given["runs"]), by, given["at"], given["target_return"]), folder)
     return 0
+
+
+def read_named(paths: list[str]) -> list[tuple[Path, History]]:
+    """The runs that are these paths or lie in them: every run once, as it was first named."""
+    named: dict[Path, tuple[Path, Path]] = {}
+    for path in map(Path, paths):
+        for run in find_runs(path):
+            named.setdefault(run.resolve(), (path, run))
+    return [(path, read_run(run)) for path, run in named.values()]
 
 
 def _point(text: str) -> Point:

@@ -11,7 +11,7 @@ from ....config.schema import Config
 from ....config.text import did_you_mean, printable, several
 from ....errors import BadInput
 from ....run.budget import Budget
-from ....run.directory import CHANGEABLE
+from ....run.directory import CHANGEABLE, SEEDS
 from .format import duration
 from .history import History
 
@@ -74,7 +74,7 @@ def grouped(given: list[tuple[Path, History]], by: list[str] | None) -> Groups:
         names = _checked(by, runs[0])
         labels = [" · ".join(_named(run, names)) for run in runs]
     else:
-        labels = _found(runs)
+        labels = _of_seeds(runs, _found(runs))
     return {label: _alike(runs, labels, label) for label in dict.fromkeys(labels)}
 
 
@@ -106,6 +106,24 @@ def _found(runs: list[History]) -> list[str]:
         parts = [way] if len(differing) > 1 or not differing[way] else []
         labels.append(" · ".join([*parts, *_named(run, differing[way])]))
     return labels
+
+
+def _of_seeds(runs: list[History], labels: list[str]) -> list[str]:
+    """With one label for each directory of `train --seeds`, which is a group of its own."""
+    parents = [run.path.parent for run in runs]
+    folders = [parent if (parent / SEEDS).is_file() else None for parent in parents]
+    first: dict[Path | None, str] = {}
+    sharing: dict[str, set[Path | None]] = {}
+    for folder, label in zip(folders, labels, strict=True):
+        own = first.setdefault(folder, label) if folder else label
+        sharing.setdefault(own, set()).add(folder)
+    found = []
+    for folder, label in zip(folders, labels, strict=True):
+        own = first[folder] if folder else label
+        found.append(
+            f"{own} · {printable(str(folder))}" if folder and len(sharing[own]) > 1 else own
+        )
+    return found
 
 
 def _alike(runs: list[History], labels: list[str], label: str) -> list[History]:

@@ -170,8 +170,35 @@ def read_run(path: Path) -> History:
         _evaluation(path, columns, config.env_name),
         lost,
         metrics,
-        flat(config.as_dict()) | {"sampler": config.resolved_sampler, "sync": config.resolved_sync},
+        values_of(config),
     )
+
+
+def values_of(config: Config) -> dict[str, Any]:
+    """Every option by its dotted name, `auto` resolved."""
+    chosen = {"sampler": config.resolved_sampler, "sync": config.resolved_sync}
+    return flat(config.as_dict()) | chosen
+
+
+def is_done(path: Path) -> bool:
+    """Whether a run was trained to the end of its budget, saved and evaluated."""
+    try:
+        run = read_run(path)
+        newest = checkpoint.paths(path / "checkpoints")[-1]
+    except (BadInput, IndexError):
+        return False
+    evaluated = (path / EVALUATION).is_file() or not run.config.eval_episodes
+    return run.state == "done" and newest.name == f"{run.last('iter'):08.0f}" and evaluated
+
+
+def last_report(path: Path) -> Any:
+    """The newest whole line of a metrics.jsonl; None if there is none yet."""
+    try:
+        with open_plain(path) as file:
+            file.seek(max(0, file.seek(0, 2) - 2**14))
+            return json.loads(file.read().split(b"\n")[-2])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,0 +1,233 @@
+"""`paceline train --seeds N`, and `resume` of its directory: a run for every seed, and a table."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...cli.console import Console, clock
+from ...config.text import several
+from ...errors import BadInput, StoppedEarly
+from ...processes.hardware import available_cpus
+from ...processes.lifetime import exit_reason, wait_readable
+from ...processes.stopping import Stop, handle_stop_signals
+from ...run.budget import Budget, Progress
+from ...run.directory import METRICS, run_facts
+from ...run.saved import plain_config
+from ...storage.compiler_cache import CACHE, compiled_cache
+from ...storage.files import shown
+from ...storage.lock import locked
+from .compare.history import is_done, last_report
+from .runs import ERROR_PREFIX, GRACE, TICK, Cell, run_command, started
+from .seeds_plan import SeedsPlan, claim, new_plan, saved_plan, write_plan
+from .seeds_table import mean_of, seed_row, table, write_results
+
+EVERY = 10.0
+"""Seconds between two lines of progress of a run where the output is no terminal."""
+REFRESH = 0.5
+"""Seconds between two updates of the progress on a terminal."""
+MAX_LINE = 2**16
+"""Bytes after which output without a line's end is shown."""
+
+
+def train_command(arguments: list[str]) -> int:
+    """`paceline train … --seeds N`; the exit code."""
+    plan = new_plan(arguments)
+    with locked(plan.folder):
+        claim(plan)
+        return _run(plan)
+
+
+def resume_command(folder: Path, changes: dict[str, str]) -> int:
+    """`paceline resume` of a directory with several seeds; the exit code."""
+    plan = saved_plan(folder, changes)
+    with locked(plan.folder):
+        if changes:
+            write_plan(plan)
+        return _run(plan)
+
+
+def _run(plan: SeedsPlan) -> int:
+    """Train every seed that is not done, and print the table; the highest exit code of a seed."""
+    os.environ.setdefault(CACHE, compiled_cache())
+    stop = Stop(insist=False)
+    with closing(Console()) as console, handle_stop_signals(stop.handle):
+        runs = SeedRuns(plan, console, stop)
+        runs.run()
+    rows = [
+        seed_row(seed, plan.cell(seed).folder, bool(runs.codes.get(seed))) for seed in plan.seeds
+    ]
+    if stop() and any(row.state != "done" for row in rows):
+        raise StoppedEarly(
+            f"stopped by {stop.name}; go on with `paceline resume {shown(plan.folder)}`"
+        )
+    mean = mean_of(rows)
+    write_results(rows, mean, plan)
+    print(f"\n{table(rows, mean)}")
+    return max(runs.codes.values(), default=0)
+
+
+@dataclass
+class Running:
+    """The run of a seed, while its process runs."""
+
+    cell: Cell
+    process: subprocess.Popen[bytes]
+    budget: Budget | None = None
+    """known once the run has begun"""
+    unread: bytes = b""
+    """the beginning of a line"""
+
+    def lines(self, ended: bool) -> list[str]:
+        """What the process has printed since the last call, in whole lines; all, if it `ended`."""
+        part = self._read()
+        while part and ended:
+            self.unread, part = self.unread + part, self._read()
+        *whole, self.unread = (self.unread + part).split(b"\n")
+        if ended or len(self.unread) > MAX_LINE:
+            whole, self.unread = [*whole, self.unread], b""
+        texts = [line.decode(sys.stdout.encoding or "utf-8", "replace").rstrip() for line in whole]
+        return [text for text in texts if text]
+
+    def _read(self) -> bytes:
+        assert self.process.stdout is not None
+        try:
+            return os.read(self.process.stdout.fileno(), MAX_LINE)
+        except BlockingIOError:  # another process that it has started may keep it open
+            return b""
+
+    def progress(self) -> str:
+        """How far it is, in one line."""
+        last = last_report(self.cell.folder / METRICS)
+        if last is None:
+            return "starting"
+        if self.budget is None:
+            self.budget = Budget.of(plain_config(self.cell.folder))
+        spent = self.budget.fraction(Progress(last["iter"], last["steps"], last["time"]))
+        left = clock(last["time"] * (1 - spent) / spent if spent else math.inf)
+        score = "–" if last["episode_return"] is None else f"{last['episode_return']:.1f}"
+        rate = last["steps"] / last["time"] if last["time"] else 0.0
+        return (
+            f"{spent:4.0%}  {last['steps']:>10,} steps  {rate:>9,.0f} steps/s  "
+            f"return {score:>8}  {left} left"
+        )
+
+
+class SeedRuns:
+    """Runs the seeds, as many at once as there are CPUs for."""
+
+    def __init__(self, plan: SeedsPlan, console: Console, stop: Stop) -> None:
+        self._plan, self._console, self._stop = plan, console, stop
+        done = [] if plan.changes else [s for s in plan.seeds if is_done(plan.cell(s).folder)]
+        self._waiting = [seed for seed in plan.seeds if seed not in done]
+        self._first = self._waiting[0] if self._waiting else None
+        self._running: dict[int, Running] = {}
+        self._processes = ExitStack()
+        self.codes: dict[int, int] = {}
+        """exit codes of the runs that have ended here, by seed"""
+        self._kill_at = math.inf
+        """when runs that were told to stop are killed"""
+        self._shown = self._printed = -math.inf
+
+    def run(self) -> None:
+        """Until every seed has ended, or the running ones have been stopped by a signal."""
+        console, plan = self._console, self._plan
+        before = len(plan.seeds) - len(self._waiting)
+        already = f", {before} of them done before" if before else ""
+        console.say(f"{several(len(plan.seeds), 'seed')} in {shown(plan.folder)}{already}")
+        with self._processes:
+            while self._running or self._waiting:
+                if self._stop() and math.isinf(self._kill_at):
+                    self._tell_to_stop()
+                while self._waiting and len(self._running) < self._at_once():
+                    self._start(self._waiting.pop(0))
+                self._wait()
+                for seed in list(self._running):
+                    self._follow(seed)
+                self._show()
+        console.line("")
+
+    def _at_once(self) -> int:
+        """How many runs may be running now: one if each is several processes.
+
+        The first run has decided how many threads each has when its run.json is there, and what it
+        has compiled the others find in the cache.
+        """
+        if not self._plan.one_process or self._plan.config.pin or self._first is None:
+            return 1
+        facts = run_facts(self._plan.cell(self._first).folder)
+        choices = facts.get("choices") or {}
+        compiling = not choices or (choices.get("compiled") and "startup" not in facts)
+        if compiling and self._first not in self.codes:
+            return 1
+        return max(1, available_cpus() // max(1, int(choices.get("threads", 1))))
+
+    def _start(self, seed: int) -> None:
+        cell, streams = (
+            self._plan.cell(seed),
+            {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+        )
+        start = started(cell, cell.folder, f"{__name__}:run_seed", **streams)
+        process = self._processes.enter_context(start)
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        self._running[seed] = Running(cell, process)
+
+    def _wait(self) -> None:
+        """Until a run prints something, or for a tick."""
+        outputs: list[Any] = [run.process.stdout for run in self._running.values()]
+        wait_readable([output.fileno() for output in outputs], TICK)
+
+    def _follow(self, seed: int) -> None:
+        """Show what a run has printed, and note its end."""
+        run = self._running[seed]
+        code = run.process.poll()
+        for line in run.lines(ended=code is not None):
+            self._console.say(f"seed {seed}: {line.removeprefix(ERROR_PREFIX)}")
+        if code is None:
+            if time.monotonic() > self._kill_at:
+                run.process.kill()
+            return
+        assert run.process.stdout is not None
+        run.process.stdout.close()
+        del self._running[seed]
+        self.codes[seed] = code if code >= 0 else StoppedEarly.exit_code
+        if code < 0 and not self._stop():
+            self._console.say(f"seed {seed}: its process {exit_reason(code)}")
+        if code == BadInput.exit_code:  # it would be that of every seed
+            self._waiting.clear()
+
+    def _tell_to_stop(self) -> None:
+        self._waiting.clear()
+        self._kill_at = time.monotonic() + GRACE
+        self._console.say(
+            f"{self._stop.name}: every running seed finishes its iteration and is saved; "
+            "again to quit now"
+        )
+        for run in self._running.values():
+            run.process.terminate()
+
+    def _show(self) -> None:
+        """One line for each running seed: live, or printed now and then."""
+        now = time.monotonic()
+        if now - self._shown < REFRESH:
+            return
+        self._shown = now
+        rows = [f"seed {seed}: {run.progress()}" for seed, run in self._running.items()]
+        if not self._console.line("\n".join(rows)) and now - self._printed >= EVERY:
+            self._printed = now
+            for row in rows:
+                self._console.say(row)
+
+
+def run_seed(arguments: list[str]) -> None:
+    """In a process of its own: `paceline` with these arguments, without lines of progress."""
+    Console.QUIET = True
+    run_command(arguments)
