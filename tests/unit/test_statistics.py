@@ -21,7 +21,9 @@ from paceline.tools.bench.compare.statistics import (
     improvement,
     iqm,
     mann_whitney_null,
+    mean_interval,
     student,
+    student_quantile,
     wilcoxon_null,
 )
 
@@ -204,6 +206,18 @@ def test_without_spread_any_difference_is_certain_and_none_is_chance():
     assert student(0.0, 0.0, 4) == 1.0
     assert student(1e-9, 0.0, 4) == 0.0
     assert student(0.0, 1.0, 4) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("free", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (999, 1.962)])
+def test_students_quantiles_are_those_of_the_tables(free, quantile):
+    assert student_quantile(free) == pytest.approx(quantile, abs=1e-3)
+
+
+def test_a_mean_of_few_runs_has_students_interval_and_that_of_one_has_none():
+    found = mean_interval([1.0, None, 2.0, 3.0])
+    assert (found.value, found.low) == pytest.approx((2.0, 2.0 - 4.303 / math.sqrt(3)), abs=1e-3)
+    assert found.high - found.value == pytest.approx(found.value - found.low)
+    assert mean_interval([7.0]) == Estimate(7.0) and mean_interval([None]) == Estimate(None)
 
 
 # Differences

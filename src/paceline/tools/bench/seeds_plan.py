@@ -79,13 +79,9 @@ def new_plan(arguments: list[str]) -> SeedsPlan:
     seeds = list(range(config.seed, config.seed + own["seeds"]))
     training.config({"seed": seeds[-1]})  # refused if it is too large
     source_of(config.env_id, **vars(config.env))  # refused if there is none
-    return SeedsPlan(
-        folder=Path(config.output_dir) if config.output_dir else new_directory(config),
-        seeds=seeds,
-        config=config,
-        options=_plain(config),
-        changes={},
-    )
+    options = _plain(config)
+    folder = Path(config.output_dir) if config.output_dir else new_directory(config)
+    return SeedsPlan(folder=folder, seeds=seeds, config=config, options=options, changes={})
 
 
 def _given(config: Config, names: Mapping[str, Any]) -> dict[str, Any]:

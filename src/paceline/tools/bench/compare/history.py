@@ -181,14 +181,15 @@ def values_of(config: Config) -> dict[str, Any]:
 
 
 def is_done(path: Path) -> bool:
-    """Whether a run was trained to the end of its budget, saved and evaluated."""
+    """Whether a run was trained to the end of its budget, saved and, if it is to be, evaluated."""
     try:
         run = read_run(path)
+        if run.config.eval_episodes:
+            return run.state == "done" and run.evaluation is not None
         newest = checkpoint.paths(path / "checkpoints")[-1]
     except (BadInput, IndexError):
         return False
-    evaluated = (path / EVALUATION).is_file() or not run.config.eval_episodes
-    return run.state == "done" and newest.name == f"{run.last('iter'):08.0f}" and evaluated
+    return run.state == "done" and newest.name == f"{run.last('iter'):08.0f}"
 
 
 def last_report(path: Path) -> Any:
