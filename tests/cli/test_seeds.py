@@ -137,7 +137,7 @@ def test_the_first_signal_saves_all_runs_and_says_how_to_go_on(shell, until):
         ("--seeds 2 --log-jsonl m.jsonl", ["--log-jsonl", "in its directory"]),
         ("--seeds 2 --seed 2147483647", ["seed is '2147483648'"]),
         ("--seeds 2 --env-id CartPole", ["env_id 'CartPole'", "CartPole-v1"]),
-        ("--config seeds.yaml", ["seeds is an option of the command", "--seeds 5"]),
+        ("--config seeds.yaml", ["seeds: there is no such option", "--seeds 5"]),
         ("--config own.py --seeds 2", ["env_id is a Python object", "module:Class"]),
     ],
 )
