@@ -46,13 +46,14 @@ def info_reader(log_info: LogInfo) -> InfoReader | None:
 def found_numbers(info: Any) -> dict[str, float]:
     """All numbers at the top of `info`, without bookkeeping."""
     found: dict[str, float] = {}
-    if isinstance(info, Mapping):
-        for key, value in info.items():
-            number = _number(value)
-            if number is None or not isinstance(key, str) or key in BOOKKEEPING:
-                continue
-            if not key.startswith(("_", "final_")) and len(found) < MOST_FOUND:
-                found[key] = number
+    if not _is_mapping(info):
+        return found
+    for key, value in info.items():
+        number = _number(value)
+        if number is None or not isinstance(key, str) or key in BOOKKEEPING:
+            continue
+        if not key.startswith(("_", "final_")) and len(found) < MOST_FOUND:
+            found[key] = number
     return found
 
 
@@ -64,12 +65,16 @@ def chosen_numbers(keys: tuple[str, ...], info: Any) -> dict[str, float]:
 
 def _at(info: Any, key: str) -> Any:
     """The value of a key, or of a path through nested mappings; None if there is none."""
-    if not isinstance(info, Mapping):
+    if not _is_mapping(info):
         return None
     if key in info:
         return info[key]
     first, _, rest = key.partition(".")
     return _at(info.get(first), rest) if rest else None
+
+
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)  # the first is much faster
 
 
 def _number(value: Any) -> float | None:

@@ -110,7 +110,7 @@ def check_environment(
     for name in wrong:
         if wrong[name][t, i]:
             seen = np.array2string(parts[name][t, i], threshold=8)
-            what = f"observation {seen} is not finite and within its space"
+            what = f"observation {seen} is not finite or not within its space"
     env = (first_column + i) // rollout.columns_per_env
     raise EnvironmentFailed(f"env {env}, step {step}: {what}; {CHECK}")
 
