@@ -191,8 +191,8 @@ def waiting(tmp_path):
     """A benchmark of 3 runs of a minute, as a file says, of which the first is done."""
     (tmp_path / "file.yaml").write_text("duration: 1m\n")
     made = parse(f"{ONE} --output-dir {tmp_path / 'out'} --config {tmp_path / 'file.yaml'}")
-    run = write_run(made.cells[0].folder, curve(9.0), seconds_each=2, duration="1m")
-    (run / "eval.json").write_text("{}")
+    given = {"seconds_each": 2, "duration": "1m", "evaluation": 9.0}
+    write_run(made.cells[0].folder, curve(9.0), **given)
     return made, bench.BenchSweep(made)
 
 

@@ -41,7 +41,7 @@ FILE = re.compile(r"# (\w+\.py)\n")
 SHRINK = 50
 SMALLEST = 512
 OUR_FLAGS = {"--config", "--help", "--checkpoint", "--episodes", "--sampled", "--env-id"}
-OUR_FLAGS |= {"--by", "--at", "--json"}
+OUR_FLAGS |= {"--by", "--at", "--json", "--seeds"}
 OUR_FLAGS |= set(config_parser()._option_string_actions)
 for _command in (scale_plan, bench_plan, tune_plan):
     OUR_FLAGS |= set(_command.OPTIONS)
@@ -95,7 +95,7 @@ def quick(arguments):
     line = re.sub(steps, lambda found: found[1] + smaller(found[2]), line)
     line = re.sub(r"--duration \S+", "--total-steps 1000", line)
     line = re.sub(r"--total-iters \d+", "--total-iters 2", line)
-    line = re.sub(r"--episodes \d+", "--episodes 2", line)
+    line = re.sub(r"--(episodes|seeds) \d+", r"--\1 2", line)
     if command == "train" and "--help" not in line:
         line += " --eval-episodes 2 --track none"
         line += "" if "--total-" in line else " --total-steps 1000"
@@ -168,6 +168,7 @@ class WorkBegins(Exception):
 
 WORK = {
     "train": "paceline.session.train",
+    "train --seeds": "paceline.tools.bench.seeds.claim",
     "resume": "paceline.run.saved.open_run",
     "eval": "paceline.session.evaluate_saved",
     "scale": "paceline.tools.bench.scale.run",

@@ -10,6 +10,7 @@ import pytest
 from histories import curve, write_run
 from measuring import FAILURE, csv_rows, write_failing
 from saved_runs import TINY_FLAGS, assert_refused
+from terminal import shown_on_terminal
 
 from paceline.tools.bench.bench_plan import parse_bench
 
@@ -162,9 +163,27 @@ def test_a_directory_that_holds_runs_is_kept_unless_it_is_to_be_overwritten(comm
     for more in (["--seeds", 2], [], ["--overwrite"]):
         assert_refused(command("train", "--output-dir", folder, *more), ["out", "--output-dir"])
     assert kept.exists()
-    ended = shell("train", *TINY_FLAGS, "--seeds", 1, "--output-dir", folder, "--overwrite")
-    assert ended.code == 0, ended
+    replaced = ("--seeds", 1, "--output-dir", folder, "--overwrite")
+    shown = shown_on_terminal(shell, "train", *TINY_FLAGS, *replaced)
     assert not kept.exists() and len(shell.run("out/seed-0").metrics()) == 4
+    assert b"\x1b[2Kseed 0: " in shown and b"over 1 seed\r\n" in shown
+
+
+@pytest.mark.parametrize("found", ["", "{}", '{"seeds": ["../x"]}', '{"seeds": [1, 1]}', "[[]]"])
+def test_a_damaged_list_of_seeds_is_refused(command, shell, found):
+    folder = seeds_folder(shell.folder / "out")
+    (shell.folder / "out" / "seeds.json").write_text(found)
+    assert_refused(command("resume", folder), ["seeds.json can't be read", "resumed alone"])
+
+
+@pytest.mark.parametrize("name", ["seed-1", "options.yaml"])
+def test_a_link_that_leads_out_of_the_directory_is_not_followed(command, shell, name):
+    folder = seeds_folder(shell.folder / "out")
+    path, place = shell.folder / "out" / name, shell.folder / "elsewhere"
+    if path.exists():
+        path.rename(place)
+    path.symlink_to(place)
+    assert_refused(command("resume", folder), [name, "is a symbolic link"])
 
 
 def test_help_documents_it_as_an_option_of_the_command(command):

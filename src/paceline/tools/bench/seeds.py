@@ -7,10 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...cli.console import Console, clock
 from ...config.text import several
@@ -19,7 +18,7 @@ from ...processes.hardware import available_cpus
 from ...processes.lifetime import exit_reason, wait_readable
 from ...processes.stopping import Stop, handle_stop_signals
 from ...run.budget import Budget, Progress
-from ...run.directory import METRICS, run_facts
+from ...run.directory import CONFIG, METRICS, run_facts
 from ...run.saved import plain_config
 from ...storage.compiler_cache import CACHE, compiled_cache
 from ...storage.files import shown
@@ -61,9 +60,7 @@ def _run(plan: SeedsPlan) -> int:
     with closing(Console()) as console, handle_stop_signals(stop.handle):
         runs = SeedRuns(plan, console, stop)
         runs.run()
-    rows = [
-        seed_row(seed, plan.cell(seed).folder, bool(runs.codes.get(seed))) for seed in plan.seeds
-    ]
+    rows = [seed_row(seed, plan.cell(seed).folder, runs.codes.get(seed)) for seed in plan.seeds]
     if stop() and any(row.state != "done" for row in rows):
         raise StoppedEarly(
             f"stopped by {stop.name}; go on with `paceline resume {shown(plan.folder)}`"
@@ -84,6 +81,14 @@ class Running:
     """known once the run has begun"""
     unread: bytes = b""
     """the beginning of a line"""
+    closed: bool = False
+    """whether nothing more will be printed"""
+
+    @property
+    def output(self) -> int:
+        """Descriptor of what it prints."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
 
     def lines(self, ended: bool) -> list[str]:
         """What the process has printed since the last call, in whole lines; all, if it `ended`."""
@@ -97,11 +102,12 @@ class Running:
         return [text for text in texts if text]
 
     def _read(self) -> bytes:
-        assert self.process.stdout is not None
         try:
-            return os.read(self.process.stdout.fileno(), MAX_LINE)
+            part = os.read(self.output, MAX_LINE)
         except BlockingIOError:  # another process that it has started may keep it open
             return b""
+        self.closed = not part
+        return part
 
     def progress(self) -> str:
         """How far it is, in one line."""
@@ -110,13 +116,13 @@ class Running:
             return "starting"
         if self.budget is None:
             self.budget = Budget.of(plain_config(self.cell.folder))
-        spent = self.budget.fraction(Progress(last["iter"], last["steps"], last["time"]))
-        left = clock(last["time"] * (1 - spent) / spent if spent else math.inf)
-        score = "–" if last["episode_return"] is None else f"{last['episode_return']:.1f}"
-        rate = last["steps"] / last["time"] if last["time"] else 0.0
+        steps, seconds, score = last["steps"], last["time"], last["episode_return"]
+        spent = self.budget.fraction(Progress(last["iter"], steps, seconds))
+        left = clock(seconds * (1 - spent) / spent if spent else math.inf)
+        rate = steps / seconds if seconds else 0.0
         return (
-            f"{spent:4.0%}  {last['steps']:>10,} steps  {rate:>9,.0f} steps/s  "
-            f"return {score:>8}  {left} left"
+            f"{spent:4.0%}  {steps:>10,} steps  {rate:>9,.0f} steps/s  "
+            f"return {'–' if score is None else f'{score:.1f}':>8}  {left} left"
         )
 
 
@@ -163,27 +169,22 @@ class SeedRuns:
         if not self._plan.one_process or self._plan.config.pin or self._first is None:
             return 1
         facts = run_facts(self._plan.cell(self._first).folder)
-        choices = facts.get("choices") or {}
-        compiling = not choices or (choices.get("compiled") and "startup" not in facts)
-        if compiling and self._first not in self.codes:
+        choices = facts.get("choices")
+        if not isinstance(choices, dict) or (choices.get("compiled") and "startup" not in facts):
             return 1
-        return max(1, available_cpus() // max(1, int(choices.get("threads", 1))))
+        threads = choices.get("threads")
+        return max(1, available_cpus() // threads) if isinstance(threads, int) and threads else 1
 
     def _start(self, seed: int) -> None:
-        cell, streams = (
-            self._plan.cell(seed),
-            {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
-        )
-        start = started(cell, cell.folder, f"{__name__}:run_seed", **streams)
-        process = self._processes.enter_context(start)
-        assert process.stdout is not None
-        os.set_blocking(process.stdout.fileno(), False)
-        self._running[seed] = Running(cell, process)
+        cell, entry = self._plan.cell(seed), f"{__name__}:run_seed"
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = self._processes.enter_context(started(cell, cell.folder, entry, **streams))
+        run = self._running[seed] = Running(cell, process)
+        os.set_blocking(run.output, False)
 
     def _wait(self) -> None:
         """Until a run prints something, or for a tick."""
-        outputs: list[Any] = [run.process.stdout for run in self._running.values()]
-        wait_readable([output.fileno() for output in outputs], TICK)
+        wait_readable([run.output for run in self._running.values() if not run.closed], TICK)
 
     def _follow(self, seed: int) -> None:
         """Show what a run has printed, and note its end."""
@@ -201,8 +202,8 @@ class SeedRuns:
         self.codes[seed] = code if code >= 0 else StoppedEarly.exit_code
         if code < 0 and not self._stop():
             self._console.say(f"seed {seed}: its process {exit_reason(code)}")
-        if code == BadInput.exit_code:  # it would be that of every seed
-            self._waiting.clear()
+        if code == BadInput.exit_code and not (run.cell.folder / CONFIG).exists():
+            self._waiting.clear()  # what is wrong with its options is wrong with all
 
     def _tell_to_stop(self) -> None:
         self._waiting.clear()
@@ -220,7 +221,12 @@ class SeedRuns:
         if now - self._shown < REFRESH:
             return
         self._shown = now
-        rows = [f"seed {seed}: {run.progress()}" for seed, run in self._running.items()]
+        rows = []
+        for seed, run in self._running.items():
+            with suppress(
+                BadInput, KeyError, TypeError, ValueError
+            ):  # a damaged run, which says so
+                rows.append(f"seed {seed}: {run.progress()}")
         if not self._console.line("\n".join(rows)) and now - self._printed >= EVERY:
             self._printed = now
             for row in rows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...config.text import several
-from ...errors import BadInput
+from ...errors import BadInput, StoppedEarly
 from ...run.directory import CONFIG, writing
 from ...storage.files import replace_file, shown
 from .compare.format import duration, ends, number
@@ -39,7 +39,9 @@ class SeedRow:
         return self.evaluation if evaluates else self.episode_return
 
 
-def seed_row(seed: int, folder: Path, failed: bool) -> SeedRow:
+def seed_row(seed: int, folder: Path, code: int | None) -> SeedRow:
+    """From its run directory; `code` is its exit code, if it was run just now."""
+    failed = code not in (None, 0, StoppedEarly.exit_code)
     if not (folder / CONFIG).is_file():
         return SeedRow(seed, "failed" if failed else "not begun")
     try:
@@ -48,7 +50,7 @@ def seed_row(seed: int, folder: Path, failed: bool) -> SeedRow:
         return SeedRow(seed, "failed")
     return SeedRow(
         seed,
-        "failed" if failed else "done" if is_done(folder) else "cut short",
+        "failed" if failed else "done" if code == 0 or is_done(folder) else "cut short",
         run.last("steps"),
         run.last("time"),
         run.fps,
