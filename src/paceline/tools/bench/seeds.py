@@ -163,16 +163,13 @@ class SeedRuns:
     def _at_once(self) -> int:
         """How many runs may be running now: one if each is several processes.
 
-        The first run has decided how many threads each has when its run.json is there, and what it
-        has compiled the others find in the cache.
+        A run writes its run.json when it has compiled its step, which the others then find in the
+        cache, and has chosen how many threads it learns with, as they will.
         """
         if not self._plan.one_process or self._plan.config.pin or self._first is None:
             return 1
-        facts = run_facts(self._plan.cell(self._first).folder)
-        choices = facts.get("choices")
-        if not isinstance(choices, dict) or (choices.get("compiled") and "startup" not in facts):
-            return 1
-        threads = choices.get("threads")
+        choices = run_facts(self._plan.cell(self._first).folder).get("choices")
+        threads = choices.get("threads") if isinstance(choices, dict) else None
         return max(1, available_cpus() // threads) if isinstance(threads, int) and threads else 1
 
     def _start(self, seed: int) -> None:
