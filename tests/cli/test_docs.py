@@ -18,7 +18,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import yaml
 
@@ -135,7 +134,7 @@ def save_files(page, folder):
 def test_a_page_can_be_followed_from_top_to_bottom(page, session, capsys):
     names = {"__name__": "__main__"}
     if page.name == "README.md":
-        names["obs"] = np.zeros(6, np.float32)  # of the run that its snippet loads
+        # The run that its snippet loads.
         train = shlex.split("train --env-id Acrobot-v1 --output-dir runs/acrobot")
         assert cli.run(quick(train)) == 0
     save_files(page, session)
