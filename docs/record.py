@@ -21,7 +21,7 @@ from matplotlib import get_data_path
 from PIL import Image, ImageDraw, ImageFont
 
 COMMAND = ["train", "--env-id", "CartPole-v1", "--output-dir", "runs/cartpole", "--track", "none"]
-COLUMNS, ROWS, FONT_SIZE, FRAME_SECONDS = 104, 14, 15, 0.25
+COLUMNS, ROWS, FONT_SIZE, FRAME_SECONDS = 120, 14, 15, 0.25
 COLORS = {"default": "#d8dee9", "green": "#a3be8c", "cyan": "#88c0d0", "magenta": "#b48ead"}
 COLORS |= {"red": "#bf616a", "blue": "#81a1c1", "brown": "#ebcb8b", "yellow": "#ebcb8b"}
 BACKGROUND = "#2e3440"
