@@ -223,7 +223,7 @@ def test_evaluations_and_checkpoints_are_counted_and_told(shell, mode):
                 took, seen = min(took, 3.0 - before["time"]), run.iteration
             assert line["time"] - before["time"] >= took - seen  # and counted
     said = re.search(
-        r"trained for (\S+) s, of which evaluations took (\S+) s and checkpoints (\S+) s",
+        r"training time (\S+) s \(evaluations (\S+) s, checkpoints (\S+) s\)",
         run.err + run.out,
     )
     expected = (run.lines[-1]["time"], spent["eval"], spent["save"])

@@ -76,12 +76,14 @@ class Console:
     def starting(self, phase: str) -> None:
         """Show on a terminal what is done before the first report, and for how long so far."""
         began = self._started_at or time.monotonic()
-        if self.line(phase):
-            self._started_at = began
+        self.line(phase)
+        self._started_at = began
 
     def progress(self, text: str) -> None:
         """A message that the next one replaces; on a pipe one every few seconds."""
-        if not self.QUIET and not self.line(text) and self._due():
+        if self._started_at is not None:
+            self.starting(text)
+        elif not self.QUIET and not self.line(text) and self._due():
             self.say(text)
 
     def show(self, report: Report) -> None:
@@ -93,6 +95,7 @@ class Console:
         known = {name: value for name, value in values.items() if value is not None}
         self._latest = {**self._latest, **known}  # a new one, as a thread draws the display
         self._report, self._shown_at, self._line = report, time.monotonic(), ""
+        self._started_at = None
         if self._live is None and (self._due() or report.fraction >= 1):
             left = clock(self.time_left(report))
             details = "  ".join([*self._phases(), *self._extra_metrics()[:EXTRA_METRICS]])

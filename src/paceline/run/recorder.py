@@ -209,11 +209,10 @@ class Recorder:
     def finish(self) -> None:
         """The budget is spent: make the last checkpoint, and evaluate."""
         if self._directory is not None:
-            before = f" after {self._time_before:.1f} s before" if self._resumed else ""
+            whole = f", {self._progress.time:.1f} s in all" if self._resumed else ""
             log.info(
-                f"training time {self._progress.time - self._time_before:.1f} s{before}, of which "
-                f"evaluations took {self._seconds['eval']:.1f} s and checkpoints "
-                f"{self._seconds['save']:.1f} s"
+                f"training time {self._progress.time - self._time_before:.1f} s{whole} (evaluations "
+                f"{self._seconds['eval']:.1f} s, checkpoints {self._seconds['save']:.1f} s)"
             )
         self._save_last()
         if self._directory is None or not self._config.eval_episodes:

@@ -22,6 +22,7 @@ from ..policy.actor import Actor
 from ..policy.actor_critic import ActorCritic
 from ..policy.agent import Agent
 from ..policy.network import NetworkSpec
+from ..processes.channel import PROGRESS
 from ..processes.hardware import available_cpus, cpu_name
 from ..processes.stopping import StopNow, interruptible
 from ..ring import ring, watch
@@ -340,11 +341,14 @@ def _announce_score(budget: Budget, progress: Progress) -> None:
 
 def _wait_until_ready(parts: Parts) -> None:
     """Reset the environments of all ranks before the clock of any starts."""
+    level = PROGRESS if parts.topology.writes else logging.DEBUG
     if parts.sampler is not None:
+        log.log(level, "resetting the environments")
         with interruptible(starting=True):
             parts.sampler.begin()
         torch.set_num_threads(parts.choices.threads)  # environments may have set another number
     parts.sync.barrier()
+    log.log(level, "collecting the first rollout")
 
 
 def _announce(config: Config, folder: Path, parts: Parts) -> None:
@@ -370,7 +374,7 @@ def _announce(config: Config, folder: Path, parts: Parts) -> None:
     log.info(
         f"{cpu_name()}, {available_cpus()} CPUs: {_describe_processes(config, parts.topology)}, "
         f"learner {several(choices.threads, 'thread')}, {choices.device}, "
-        f"{'compiled' if choices.compiled else 'eager'} step → {shown(folder)}"
+        f"step {'compiled' if choices.compiled else 'not compiled'} → {shown(folder)}"
     )
     warn_if_oversubscribed(config, choices.threads, parts.topology)
 
