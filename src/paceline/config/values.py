@@ -76,7 +76,7 @@ def parse_keys(value: Any) -> Any:
     """`a,b` → (a, b); `none` → (); `auto` stays."""
     if value == "auto":
         return value
-    if value in ("none", None):
+    if value == "none":
         return ()
     keys = value.split(",") if isinstance(value, str) else value
     if isinstance(keys, list | tuple) and all(isinstance(key, str) for key in keys):
