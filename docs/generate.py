@@ -30,7 +30,7 @@ from paceline.config.known_names import LIBRARIES, Row, as_flag, expanded, rows,
 from paceline.config.presets import presets
 from paceline.config.registry import ALGORITHMS, entry
 from paceline.config.resolve import field_names
-from paceline.config.values import parse_duration, parse_steps
+from paceline.config.values import parse_duration, parse_steps, parse_wrappers
 
 DOCS = Path(__file__).parent
 LINK = re.compile(r"\[`([\w.]+)`\]\(/(src/[\w/]+\.py)(?:#L\d+)?\)")
@@ -89,11 +89,12 @@ def _kinds(hint: Any) -> Iterator[str]:
         yield "a number such as `300_000`, `1M`"
     elif parse_duration in validators:
         yield "`90s`, `30m`, `0.5h`"
+    elif parse_wrappers in validators:
+        yield "names `a:B,c:D`"
     elif metadata:
         base = hint.__origin__
         if get_origin(base) is tuple:
-            inner = get_args(base)[0]
-            yield "whole numbers `64,64`" if inner is not str else "names `a:B,c:D`"
+            yield "whole numbers `64,64`"
         elif get_origin(base) is dict:
             yield "JSON"
         else:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config.registry import name_of
-from .config.resolve import fit_to_spaces
+from .config.resolve import check_env, fit_to_spaces
 from .config.schema import OBJECTS, Config
-from .envs.source import EnvId
+from .envs.source import EnvId, Wrappers
 from .errors import BadInput
 from .policy.agent import USER_MODULES, Agent, from_checkpoint, locate
 from .policy.network import Encoder
@@ -152,15 +153,25 @@ def evaluate(
     kwargs: dict[str, Any] | None = None,
     time_limit: int | None = None,
     frame_stack: int | None = None,
-    wrappers: tuple[str, ...] = (),
+    wrappers: Wrappers = (),
 ) -> EvalResult:
     """Run `episodes` episodes of `env_id` with `agent`, greedily unless `sample`.
 
-    The same `seed` gives the same episodes; without one they are those of every evaluation.
+    `env_id` is a name, a class or a function that makes an environment, and gets `kwargs`;
+    `wrappers`, `time_limit` and `frame_stack` are those of `Config(env=...)`, and have to be given
+    again if the policy was trained with them. The same `seed` gives the same episodes; without one
+    they are those of every evaluation.
     """
+    if not isinstance(agent, Agent):
+        raise BadInput(
+            f"agent is {str(agent)[:60]!r}; give what paceline.load returns, such as "
+            "paceline.evaluate(paceline.load(run), env_id)"
+        )
+    if not isinstance(episodes, Integral):
+        raise BadInput(f"episodes is {episodes!r}; write a whole number")
     options = {"time_limit": time_limit, "frame_stack": frame_stack, "wrappers": wrappers}
-    evaluation = Evaluation(episodes=episodes, sample=sample, seed=seed)
-    result = evaluate_policy(agent, env_id, {"kwargs": kwargs or {}, **options}, evaluation)
+    evaluation = Evaluation(episodes=int(episodes), sample=sample, seed=seed)
+    result = evaluate_policy(agent, env_id, check_env(kwargs, **options), evaluation)
     assert result is not None  # nothing stops it
     return result
 
@@ -183,6 +194,11 @@ def evaluate_saved(
         raise BadInput(
             "this run's environment was a Python object; evaluate it from Python with "
             "paceline.evaluate(paceline.load(run), that_object), or name one with --env-id"
+        )
+    if run is not None and run_facts(run).get("wrappers_are_callable"):
+        raise BadInput(
+            "this run's env.wrappers were Python objects; evaluate it from Python with "
+            "paceline.evaluate(paceline.load(run), env_id, wrappers=those_objects)"
         )
     options = dict(vars(config.env)) if config else {}
     evaluation.log_info = config.log_info if config else "auto"

@@ -155,3 +155,10 @@ def test_loading_and_acting_on_vectors_needs_no_torch(runs, shell):
     )
     ended = shell.execute(sys.executable, "-c", program, runs("vector"))
     assert ended.out.strip() == "False", ended
+
+
+def test_evaluate_refuses_what_is_no_agent_and_no_number(runs):
+    with pytest.raises(BadInput, match=r"agent is 'runs/x'; .*paceline.load\(run\)"):
+        paceline.evaluate("runs/x", "CartPole-v1")
+    with pytest.raises(BadInput, match="episodes is '2'"):
+        paceline.evaluate(paceline.load(runs("vector")), "CartPole-v1", "2")

@@ -72,6 +72,40 @@ def test_stepping_before_a_reset_and_no_environments_at_all_are_refused():
         paceline.make_vec("CartPole-v1", 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_envs": "2"}, "num_envs is '2'"),
+        ({"seed": None}, "seed is None"),
+        ({"kwargs": [1]}, r"kwargs is '\[1\]'"),
+        ({"time_limit": 0}, "time_limit is '0'"),
+        ({"frame_stack": "many"}, "frame_stack is 'many'"),
+        ({"wrappers": 5}, "wrappers is '5'"),
+    ],
+    ids=str,
+)
+def test_arguments_of_the_wrong_kind_are_refused_by_name(options, words):
+    with pytest.raises(paceline.BadInput, match=words):
+        paceline.make_vec(**{"env_id": "CartPole-v1", "num_envs": 2, **options})
+
+
+def test_arguments_and_wrappers_may_be_any_python_objects():
+    def scaled(env):
+        return gym.wrappers.TransformReward(env, lambda reward: 3 * reward)
+
+    made = []
+    env_id, kwargs = lambda note: note.append(1) or Closing(), {"note": made}
+    with paceline.make_vec(env_id, 2, kwargs=kwargs, wrappers=[scaled]) as envs:
+        assert len(made) == 2
+    with paceline.make_vec("toy:constant", np.int64(2), wrappers=[scaled]) as envs:
+        envs.reset()
+        assert envs.step(np.zeros(2, int)).reward.tolist() == [3, 3]
+        with pytest.raises(paceline.BadInput, match="list or an array of 2"):
+            envs.step(0)
+    with pytest.raises(paceline.BadInput, match="closed"):
+        envs.step([0, 0])
+
+
 def test_steps_follow_the_next_step_contract():
     with paceline.make_vec("toy:constant", 2, kwargs={"length": 3}) as envs:
         obs = envs.reset()

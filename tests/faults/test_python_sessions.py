@@ -10,6 +10,7 @@ import threading
 import gymnasium as gym
 import psutil
 import pytest
+from environments import agent_of
 from saved_runs import assert_refused
 
 import paceline
@@ -216,6 +217,89 @@ def test_a_run_with_a_registered_environment_is_not_resumed_with_a_callable(shel
         next(paceline.resume(shell.folder / "run", env_id=a_function))
 
 
+@pytest.mark.parametrize(
+    "env", [gym.make("CartPole-v1"), Identity(), gym.make_vec("CartPole-v1", 2)], ids=repr
+)
+def test_an_environment_in_place_of_what_makes_it_is_refused(env):
+    """Every column needs one of its own."""
+    agent, _ = agent_of("toy:identity")
+    for use in (
+        lambda: paceline.Config(env_id=env),
+        lambda: paceline.make_vec(env, 2),
+        lambda: paceline.evaluate(agent, env),
+    ):
+        with pytest.raises(BadInput, match=r"^env_id is .*env_id=lambda: (gym.make|Identity)\("):
+            use()
+    env.close()
+
+
+class Doubled(gym.RewardWrapper):
+    def reward(self, reward):
+        return 2 * reward
+
+
+def halved(env):
+    return gym.wrappers.TransformReward(env, lambda reward: reward / 2)
+
+
+def test_wrappers_that_can_be_imported_are_recorded_by_name_and_resume_by_themselves(shell, config):
+    wrappers = [gym.wrappers.FlattenObservation, Doubled, halved, f"{__name__}:Doubled"]
+    made = config(env_id="toy:identity", env={"wrappers": wrappers}, total_iters=2)
+    run = finished(shell, "run", made)
+    names = [f"{__name__}:{name}" for name in ("Doubled", "halved", "Doubled")]
+    assert run.config()["env"]["wrappers"][1:] == names
+    assert run.json("run.json")["wrappers_are_callable"] is False
+    assert [report.iter for report in paceline.resume(run.path, total_iters=3)] == [3]
+
+
+HERE = (Doubled, lambda env: gym.wrappers.TransformReward(env, lambda reward: 5 * reward))
+
+
+def test_wrappers_that_only_python_has_are_given_again_on_resume(shell, config):
+    made = config(env_id="toy:identity", env={"wrappers": HERE, "kwargs": {"length": 4}})
+    stopped(made, at=3)
+    run = shell.run("run")
+    assert run.config()["env"]["wrappers"] == [f"{__name__}:Doubled", f"{__name__}:<lambda>"]
+    with pytest.raises(BadInput, match=r'env\.wrappers .*resume\(run, env={"wrappers":'):
+        next(paceline.resume(run.path))
+    with pytest.raises(BadInput, match=r"env is .* affects learning"):
+        next(paceline.resume(run.path, env={"wrappers": HERE[1:]}))
+    with pytest.raises(BadInput, match="env can't change"):
+        next(paceline.resume(run.path, env={"wrappers": HERE, "kwargs": {"length": 5}}))
+    list(paceline.resume(run.path, env={"wrappers": HERE}))
+    given = {"env": {"wrappers": HERE, "kwargs": {"length": 4}}, "env_id": "toy:identity"}
+    straight = finished(shell, "straight", config("straight", **given))
+    assert run.result() == straight.result()
+    found = paceline.evaluate(
+        paceline.load(run.path), "toy:identity", 2, kwargs={"length": 4}, wrappers=HERE
+    )
+    assert found.returns == run.json("eval.json")["returns"]
+    assert_refused(shell("eval", "run"), ("env.wrappers", "wrappers=those_objects"))
+
+
+@pytest.mark.parametrize(
+    "way", [{"num_workers": 2}, pytest.param({"ranks": 2}, marks=pytest.mark.slow)], ids=str
+)
+def test_wrappers_that_only_python_has_reach_workers_and_ranks(shell, config, way):
+    options = {"env_id": "toy:constant", "env": {"kwargs": {"length": 4}}, "total_iters": 2}
+    options |= {"seed": 1} | way
+    plain = finished(shell, "plain", config("plain", **options))
+    options["env"] = options["env"] | {"wrappers": HERE}
+    wrapped = finished(shell, "wrapped", config("wrapped", **options))
+    returns = [[line["episode_return"] for line in run.metrics()[:1]] for run in (plain, wrapped)]
+    assert returns[1] == [pytest.approx(10 * returns[0][0])]
+
+
+def test_a_wrapper_that_does_not_wrap_is_refused_by_name(config):
+    for wrapper, words in (
+        (gym.wrappers.TransformReward, r"TransformReward .*alone .*'func'.*lambda env:"),
+        (lambda env: None, r"<lambda> returns 'None', which is no environment"),
+        (5, r"env\.wrappers is '\(5,\)': should be a list of wrappers"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            next(paceline.train(config(env={"wrappers": (wrapper,)})))
+
+
 def test_a_callable_that_fails_is_reported_as_the_environments_failure(config):
     def broken():
         raise ZeroDivisionError("oh")
@@ -225,8 +309,8 @@ def test_a_callable_that_fails_is_reported_as_the_environments_failure(config):
 
 
 def test_a_callable_that_makes_no_environment_is_an_error_for_the_user(config):
-    for make in (lambda: 5, lambda: None, lambda: gym.make):
-        with pytest.raises(paceline.PacelineError):
+    for make in (lambda: 5, lambda: None, lambda: gym.make, lambda: gym.make_vec("CartPole-v1", 2)):
+        with pytest.raises(BadInput, match=r"env_id: .*<lambda> makes .*(no|vector) environment"):
             next(paceline.train(config(env_id=make)))
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 from ..errors import BadInput
@@ -110,8 +111,9 @@ def name_of(thing: Any) -> str:
 
 
 def by_name(thing: Any, registry: Registry | None = None) -> Any:
-    """A class → its name in the registry, or the `module:Name` that imports it, if there is one."""
-    if not isinstance(thing, type) or thing.__module__ == "__main__":
+    """A class or function → its name in the registry, or the `module:Name` that imports it, if
+    there is one."""
+    if not isinstance(thing, type | FunctionType) or thing.__module__ == "__main__":
         return thing
     known = {path: name for name, (path, _) in (registry or {}).items()}
     if getattr(sys.modules.get(thing.__module__), thing.__name__, None) is thing:

@@ -169,13 +169,8 @@ def _validate(values: Mapping[str, Any], given: Mapping[str, Any]) -> Resolved:
     try:
         found = _adapter(*kinds.items()).validate_python(values)
     except ValidationError as error:
-        details = error.errors()
         section = section_of("algo", values.get("algo", Resolved.algo))
-        known = field_names(kinds)
-        lines = [_error_message(detail, known, section) for detail in details[:MAX_ERRORS]]
-        if len(details) > MAX_ERRORS:
-            lines.append(f"and {len(details) - MAX_ERRORS:,} more errors")
-        raise BadInput("\n".join(lines)) from None
+        raise _refusal(error, field_names(kinds), section) from None
     own = {one.name: getattr(found, one.name) for one in option_fields()}
     options = {name: getattr(found, name) for name in kinds}
     return Resolved(**own, options=options, given=given, working_directory=absolute(""))
@@ -194,6 +189,29 @@ def _adapter(*kinds: tuple[str, type]) -> TypeAdapter[Any]:
     except (PydanticUserError, NameError, TypeError) as error:
         names = ", ".join(name for name, _ in kinds)
         raise BadInput(f"the options of {names} can't be read: {error}") from None
+
+
+def check_env(kwargs: Any, **options: Any) -> dict[str, Any]:
+    """Options of the section `env`, checked, for environments that belong to no run.
+
+    Nothing is written to a file, so that keyword arguments may be anything.
+    """
+    if not isinstance(kwargs, Mapping | None):
+        raise BadInput(f"kwargs is {str(kwargs)[:60]!r}; write a dict of keyword arguments")
+    known = [one.name for one in dataclasses.fields(EnvConfig)]
+    try:
+        found = TypeAdapter(EnvConfig).validate_python(options)
+    except ValidationError as error:
+        raise _refusal(error, known, section="") from None
+    return vars(found) | {"kwargs": dict(kwargs or {})}
+
+
+def _refusal(error: ValidationError, known: list[str], section: str) -> BadInput:
+    details = error.errors()
+    lines = [_error_message(detail, known, section) for detail in details[:MAX_ERRORS]]
+    if len(details) > MAX_ERRORS:
+        lines.append(f"and {len(details) - MAX_ERRORS:,} more errors")
+    return BadInput("\n".join(lines))
 
 
 def _error_message(detail: Any, known: list[str], section: str) -> str:

@@ -24,6 +24,7 @@ from .values import (
     Duration,
     Steps,
     Width,
+    check_env_id,
     check_rendezvous,
     one_of,
     parse_keys,
@@ -31,6 +32,7 @@ from .values import (
     parse_mapping,
     parse_optional,
     parse_process_count,
+    parse_wrappers,
 )
 
 ENCODERS = ("mlp", "small", "nature", "impala")
@@ -47,10 +49,11 @@ LogInfo = Literal["auto"] | tuple[str, ...]
 """Which numbers in `info` are logged: those found, or those with these keys."""
 OBJECTS = {
     "env_id": "env_is_callable",
+    "env": "wrappers_are_callable",
     **{name: f"{name}_is_callable" for name in ("lr_schedule", "encoder", *ENTRIES)},
 }
-"""Options that may be Python objects, which no file can hold, and the field of run.json that says
-whether they were."""
+"""Options that may be Python objects, or hold them, which no file can; and the field of run.json
+that says whether they did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +68,9 @@ class EnvConfig:
     """truncate episodes after this many steps, instead of the environment's own limit"""
     frame_stack: Annotated[Count, Le(1024)] | None = None
     """number of frames stacked into one observation (4 for Atari, else 1)"""
-    wrappers: Annotated[tuple[str, ...], BeforeValidator(parse_list)] = ()
-    """Gymnasium wrappers, innermost first, as module:Class, comma-separated"""
+    wrappers: Annotated[tuple[Choice, ...], BeforeValidator(parse_wrappers)] = ()
+    """Gymnasium wrappers, innermost first, as module:Class, comma-separated; in Python also classes
+    and functions"""
     vector: bool = False
     """use the environment's own vectorized implementation, if it has one (CartPole-v1 has)"""
 
@@ -78,7 +82,7 @@ class Config:
     algo: Annotated[Choice, one_of(*ENTRIES["algo"], *ALIASES)] = "ppo"
     """training algorithm; also `a3c` (asynchronous a2c: learners update shared weights without
     locks) and `ddppo` (ppo on several ranks)"""
-    env_id: str | Callable[..., Any] = "CartPole-v1"
+    env_id: Annotated[str | Callable[..., Any], BeforeValidator(check_env_id)] = "CartPole-v1"
     """Gymnasium id, module:Id-v0, or suite:Name; in Python also a callable that makes it"""
     preset: str = "auto"
     """hyperparameters to start from: `auto` (tuned for the env_id, else general ones for its
@@ -337,10 +341,19 @@ class Config:
         rows = self.ranks * self.num_envs * self.rollout_steps
         return rows // self.batch_size if self.batch_size else self.minibatches or 1
 
+    @property
+    def objects(self) -> dict[str, Any]:
+        """The options that are Python objects, as they are given again to resume the run."""
+        found = {name: value for name in OBJECTS if callable(value := getattr(self, name))}
+        wrapped = any(callable(wrapper) for wrapper in self.env.wrappers)
+        return found | ({"env": {"wrappers": self.env.wrappers}} if wrapped else {})
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-serializable; `Config(**config.as_dict())` is the same run."""
         plain = {one.name: getattr(self, one.name) for one in option_fields()}
         plain |= {"preset": "none", "env_id": self.env_name, **self.options}
+        wrappers = tuple(name_of(wrapper) for wrapper in self.env.wrappers)
+        plain["env"] = dataclasses.replace(self.env, wrappers=wrappers)
         for name, value in as_dicts(plain).items():
             plain[name] = name_of(value) if callable(value) else value
         return json.loads(json.dumps(plain))

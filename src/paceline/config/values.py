@@ -47,6 +47,33 @@ def parse_list(value: Any) -> Any:
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
+def parse_wrappers(value: Any) -> Any:
+    """Names, classes and functions; what can be imported by its name becomes that name."""
+    found = [value] if callable(value) else parse_list(value)
+    if not isinstance(found, list | tuple) or not all(
+        isinstance(w, str) or callable(w) for w in found
+    ):
+        raise ValueError(
+            "should be a list of wrappers: names as module:Class, in Python also classes, or "
+            "functions that take an environment and return it wrapped"
+        )
+    return tuple(by_name(wrapper) for wrapper in found)
+
+
+def check_env_id(value: Any) -> Any:
+    """A name, or a callable that makes an environment; an environment itself is refused."""
+    if not isinstance(value, type) and hasattr(value, "step") and hasattr(value, "reset"):
+        registered = getattr(getattr(value, "spec", None), "id", None)
+        made = f'gym.make("{registered}")' if registered else f"{type(value).__name__}(...)"
+        raise ValueError(
+            "this is an environment, and every column needs one of its own; give what makes it, "
+            f"such as env_id=lambda: {made}"
+        )
+    if not isinstance(value, str) and not callable(value):
+        raise ValueError("should be a name, or a callable that makes an environment")
+    return value
+
+
 def parse_mapping(value: Any) -> Any:
     """JSON text → a dict; anything else has to be JSON-serializable."""
     try:

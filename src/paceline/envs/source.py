@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from ..config.registry import SUITES, imported
+from ..config.values import check_env_id
 from ..errors import BadInput
 from .columns import Columns, Resume
 from .env_columns import EnvColumns, EnvMaker
@@ -17,6 +18,8 @@ from .native import BatchMaker, NativeColumns
 from .spaces import ActionSpec, ObservationSpec, Specs
 
 EnvId = str | Callable[..., gym.Env[Any, Any]]
+Wrappers = Sequence[str | Callable[..., gym.Env[Any, Any]]]
+"""Names as module:Class, classes, or functions that take an environment and return it wrapped."""
 ColumnsMaker = Callable[[int, int, int], Columns]
 """(number of environments, seed of the run, first column) → columns"""
 
@@ -48,13 +51,17 @@ def source_of(
     kwargs: dict[str, Any] | None = None,
     time_limit: int | None = None,
     frame_stack: int | None = None,
-    wrappers: tuple[str, ...] = (),
+    wrappers: Wrappers = (),
     vector: bool = False,
 ) -> Source:
     """The source of `env_id`; refuses options that its suite does not take.
 
     A suite is one of `SUITES`, or a user's own as module:Function:Name; in Python also a `Source`.
     """
+    try:
+        check_env_id(env_id)
+    except ValueError as error:
+        raise BadInput(f"env_id is {str(env_id)[:60]!r}: {error}") from None
     if isinstance(env_id, Source):
         source = env_id
     else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..config.resolve import check_env
 from ..errors import BadInput
 from ..rollout import Array, Rollout
 from .adapters import ObservationAdapter
@@ -13,7 +15,7 @@ from .columns import Columns
 from .env_columns import EnvColumns
 from .frame_stack import FrameStack, stacked_space
 from .native import NativeColumns
-from .source import EnvId, single_agent_columns
+from .source import EnvId, Wrappers, single_agent_columns
 
 
 class RowStepper:
@@ -67,7 +69,7 @@ class VecEnv:
         self.observation_space = stacked_space(columns.observation_space, spec)
         self.action_space = columns.action_space
         self._adapter = None if spec.seen.plain else ObservationAdapter(spec.seen)
-        self._begun = False
+        self._begun = self._closed = False
 
     def __enter__(self) -> VecEnv:
         return self
@@ -76,7 +78,12 @@ class VecEnv:
         self.close()
 
     def close(self) -> None:
+        self._closed = True
         self._columns.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadInput("these environments were closed; make others with make_vec()")
 
     def _observation(self) -> Any:
         """The latest observations, in the structure of the environment's space."""
@@ -85,14 +92,18 @@ class VecEnv:
 
     def reset(self) -> Any:
         """Begin an episode in every column and return the first observations."""
+        self._check_open()
         self._stepper.reset()
         self._begun = True
         return self._observation()
 
     def step(self, actions: Any) -> Step:
         """Step every column with its action, as the environment's action space has it."""
+        self._check_open()
         if not self._begun:
             raise BadInput("step() came before reset(); call reset() once to begin")
+        if not hasattr(actions, "__len__"):
+            raise BadInput(f"step() takes a list or an array of {self.num_envs} actions")
         if len(actions) != self.num_envs:
             raise BadInput(f"{len(actions)} actions for {self.num_envs} environments")
         if isinstance(self._columns, NativeColumns):
@@ -110,13 +121,25 @@ def make_vec(
     kwargs: dict[str, Any] | None = None,
     time_limit: int | None = None,
     frame_stack: int | None = None,
-    wrappers: tuple[str, ...] = (),
+    wrappers: Wrappers = (),
     vector: bool = False,
 ) -> VecEnv:
-    """`num_envs` copies of an environment: `with make_vec("CartPole-v1", 8) as envs: ...`"""
-    if num_envs < 1:
-        raise BadInput(f"num_envs is {num_envs}; write 1 or more")
-    options: dict[str, Any] = {"kwargs": kwargs, "time_limit": time_limit, "vector": vector}
+    """`num_envs` copies of an environment, stepped together in this process.
+
+        with paceline.make_vec("CartPole-v1", 8, seed=1) as envs:
+            obs = envs.reset()
+            step = envs.step([0] * 8)
+
+    `env_id` is a name, a class or a function that makes an environment, and gets `kwargs`;
+    `wrappers` are applied to it, innermost first. `time_limit`, `frame_stack` and `vector` are
+    those of `Config(env=...)`. `seed` decides every episode, as the seed of a run does.
+    """
+    if not isinstance(num_envs, Integral) or num_envs < 1:
+        raise BadInput(f"num_envs is {num_envs!r}; write a whole number, 1 or more")
+    if not isinstance(seed, Integral):
+        raise BadInput(f"seed is {seed!r}; write a whole number")
+    options: dict[str, Any] = {"time_limit": time_limit, "vector": vector}
     options |= {"frame_stack": frame_stack, "wrappers": wrappers}
+    options = check_env(kwargs, **options)
     # A mask is shown like the rest of an observation, for the caller to apply.
     return VecEnv(single_agent_columns(env_id, num_envs, seed=seed, masks=False, **options))

@@ -143,7 +143,7 @@ def claim(folder: Path, config: Config, choices: Choices, launch: str | None) ->
             "choices": asdict(choices),
             "preset": config.preset,
             "launch": launch,
-            **{key: callable(getattr(config, name)) for name, key in OBJECTS.items()},
+            **{key: name in config.objects for name, key in OBJECTS.items()},
         }
         write_run(folder, facts)
         write_config(folder, config.as_dict())  # last: only with it is this a run

@@ -209,10 +209,11 @@ class Recorder:
     def finish(self) -> None:
         """The budget is spent: make the last checkpoint, and evaluate."""
         if self._directory is not None:
-            whole = f", {self._progress.time:.1f} s in all" if self._resumed else ""
+            now, seconds = self._progress.time, self._seconds
+            whole = f", {now:.1f} s in all" if self._resumed else ""
             log.info(
-                f"training time {self._progress.time - self._time_before:.1f} s{whole} (evaluations "
-                f"{self._seconds['eval']:.1f} s, checkpoints {self._seconds['save']:.1f} s)"
+                f"training time {now - self._time_before:.1f} s{whole} (evaluations "
+                f"{seconds['eval']:.1f} s, checkpoints {seconds['save']:.1f} s)"
             )
         self._save_last()
         if self._directory is None or not self._config.eval_episodes:

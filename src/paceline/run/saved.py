@@ -64,12 +64,7 @@ def open_run(folder: Path, changes: Mapping[str, Any]) -> SavedRun:
     stored = load_file(folder / CONFIG)
     if changes.get("schedule_budget") == KEEP:
         changes = {**changes, "schedule_budget": _schedule_budget(stored)}
-    # What only Python can give; an algorithm may be an instance with its options.
-    objects = {
-        name
-        for name in OBJECTS
-        if name in changes and (callable(changes[name]) or is_dataclass(changes[name]))
-    }
+    objects = {name for name in OBJECTS if name in changes and _only_python(name, changes[name])}
     source = changes.get("init_from")
     same_source = isinstance(source, str) and absolute(source) == stored.get("init_from")
     for name in changes:
@@ -83,10 +78,7 @@ def open_run(folder: Path, changes: Mapping[str, Any]) -> SavedRun:
     choices = _choices_of(folder, facts)
     for name, key in OBJECTS.items():
         if facts.get(key) and name not in objects:
-            raise BadInput(
-                f"this run's {name} was a Python callable ({stored.get(name)}); resume it from "
-                f"Python with paceline.resume(run, {name}=that_callable)"
-            )
+            raise _missing_object(name, stored.get(name))
     ignored = _leading_out(folder, stored, changes)
     config = _run_config(folder, {**changes, **{name: getattr(Config, name) for name in ignored}})
     if config.init_from and not same_source and not checkpoint.paths(folder / "checkpoints"):
@@ -104,6 +96,25 @@ def _schedule_budget(stored: Mapping[str, Any]) -> str:
     limits = {name: stored[name] for name in BUDGETS if stored.get(name) is not None}
     own = stored.get("schedule_budget")
     return own or ",".join(f"{name}={limit}" for name, limit in limits.items())
+
+
+def _only_python(name: str, value: Any) -> bool:
+    """Whether an option is an object that only Python can give, or wrappers among which one is."""
+    if name != "env":
+        return callable(value) or is_dataclass(value)  # an algorithm may be one with its options
+    wrappers = value["wrappers"] if isinstance(value, Mapping) and [*value] == ["wrappers"] else ()
+    return callable(wrappers) or any(callable(wrapper) for wrapper in wrappers)
+
+
+def _missing_object(name: str, stored: Any) -> BadInput:
+    """For an option that was a Python object, of which the run has only the name `stored`."""
+    what, given = f"{name} was a Python callable", f"{name}=that_callable"
+    if name == "env":
+        what, given = "env.wrappers were Python callables", 'env={"wrappers": those_callables}'
+        stored = stored.get("wrappers") if isinstance(stored, dict) else stored
+    return BadInput(
+        f"this run's {what} ({stored}); resume it from Python with paceline.resume(run, {given})"
+    )
 
 
 def _leading_out(
@@ -160,7 +171,10 @@ def refuse_irregular(run: Path) -> None:
 def _run_config(run: Path, changes: Mapping[str, Any]) -> Config:
     """A run's own configuration, with `changes`; errors name the file or the option at fault."""
     objects = {name: value for name, value in changes.items() if name in OBJECTS}
-    stored = _as_launched(load_file(run / CONFIG) | objects, changes.get("init_method"))
+    stored = load_file(run / CONFIG)
+    if "env" in objects and isinstance(stored.get("env"), dict):
+        objects["env"] = stored["env"] | objects["env"]
+    stored = _as_launched(stored | objects, changes.get("init_method"))
     try:
         config = resolve(stored)
     except BadInput as error:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..config.resolve import fit_to_spaces
-from ..config.schema import BUDGETS, OBJECTS, Config
+from ..config.schema import BUDGETS, Config
 from ..config.text import printable, several
 from ..config.values import seconds
 from ..distributed import Local, Sync
@@ -223,9 +223,8 @@ class LiveAgent(Agent):
 
 def _options_of_this_launch(config: Config) -> dict[str, Any]:
     """Options that a resume does not take from the run directory: objects, paths, addresses."""
-    objects = [name for name in OBJECTS if callable(getattr(config, name))]
     places = [n for n in ("log_jsonl", "init_method", "init_from") if getattr(config, n)]
-    return {name: getattr(config, name) for name in (*objects, *places)}
+    return config.objects | {name: getattr(config, name) for name in places}
 
 
 def _make_sync(config: Config, topology: Topology) -> Sync:

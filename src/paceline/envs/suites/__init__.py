@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
+from ...config.registry import name_of
 from ...errors import BadInput
+from ..source import Wrappers
 
 FEW = 5
 """Names that are all shown to who asks for another."""
@@ -44,13 +46,13 @@ def unknown_name(
 
 
 def check_batch_options(
-    suite: str, kwargs: Mapping[str, Any], reserved: Iterable[str], wrappers: tuple[str, ...]
+    suite: str, kwargs: Mapping[str, Any], reserved: Iterable[str], wrappers: Wrappers
 ) -> None:
     """Refuse wrappers, since a batch has no single environment to wrap, and `reserved` kwargs."""
     if wrappers:
         raise BadInput(
-            f"env.wrappers is {', '.join(wrappers)}, and {suite}: steps many environments as one, "
-            "which has no place for a wrapper; leave it out"
+            f"env.wrappers is {', '.join(map(name_of, wrappers))}, and {suite}: steps many "
+            "environments as one, which has no place for a wrapper; leave it out"
         )
     for name in reserved:
         if name in kwargs:

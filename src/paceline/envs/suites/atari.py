@@ -18,7 +18,7 @@ from ...errors import BadInput
 from ...rollout import Array
 from ..columns import Resume
 from ..native import Batch, SeedOf
-from ..source import Source
+from ..source import Source, Wrappers
 from . import check_batch_options, rejected_kwargs, require, unknown_name
 
 SEED_EVERY = 32
@@ -33,7 +33,7 @@ RESERVED = ("num_envs", "batch_size", "num_threads", "autoreset_mode")
 
 
 def environment(
-    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
+    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: Wrappers
 ) -> Source:
     """`name` is spelled as in ALE/Pong-v5 or as the ROM; a time limit counts steps, not frames."""
     check_batch_options("atari", kwargs, RESERVED, wrappers)

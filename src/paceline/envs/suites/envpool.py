@@ -18,7 +18,7 @@ from ...errors import BadInput
 from ...rollout import Array
 from ..columns import Resume
 from ..native import Batch, SeedOf
-from ..source import Source
+from ..source import Source, Wrappers
 from ..spaces import unflatten
 from . import (
     MISSION,
@@ -34,7 +34,7 @@ RESERVED = ("num_envs", "batch_size", "num_threads", "seed", "env_seed", "task")
 
 
 def environment(
-    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
+    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: Wrappers
 ) -> Source:
     check_batch_options("envpool", kwargs, RESERVED, wrappers)
     known = names()

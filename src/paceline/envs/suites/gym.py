@@ -16,10 +16,10 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
-from ...config.registry import imported
+from ...config.registry import imported, name_of
 from ...errors import BadInput
-from ..guards import ENV_ERRORS
-from ..source import Source
+from ..guards import ENV_ERRORS, describe
+from ..source import Source, Wrappers
 from . import rejected_kwargs, unknown_name
 
 log = logging.getLogger("paceline")
@@ -36,13 +36,14 @@ def environment(
     env_id: str | Callable[..., gym.Env[Any, Any]],
     kwargs: dict[str, Any],
     time_limit: int | None,
-    wrappers: tuple[str, ...],
+    wrappers: Wrappers,
 ) -> Source:
     """Where no wrapper can observe the difference, columns apply the time limit themselves.
 
     Gymnasium's wrappers TimeLimit and OrderEnforcing cost a sixth of a CartPole step.
     """
-    wrapper_classes, entry_point = [imported({}, path, "env.wrappers") for path in wrappers], ""
+    wrapping = [w if callable(w) else imported({}, w, "env.wrappers") for w in wrappers]
+    entry_point = ""
     make: Callable[[], gym.Env[Any, Any]]
     if callable(env_id):
         make, limit, wrapped = partial(env_id, **kwargs), time_limit, bool(wrappers)
@@ -72,15 +73,37 @@ def environment(
             if not kwargs:
                 raise
             raise rejected_kwargs(str(env_id), kwargs, error) from None
+        _check_made(env, f"env_id: {name_of(env_id)} makes")
         if callable(env_id) and wrapped and limit:
             env = gym.wrappers.TimeLimit(env, limit)
         if "box2d.bipedal_walker" in entry_point:
             _new_world_at_reset(env.unwrapped)
-        for wrapper in wrapper_classes:
-            env = wrapper(env)
+        for wrapper in wrapping:
+            env = _wrapped(wrapper, env)
         return env, None if wrapped else limit
 
     return Source(one)
+
+
+def _wrapped(wrapper: Callable[..., Any], env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    try:
+        made = wrapper(env)
+    except TypeError as error:
+        raise BadInput(
+            f"env.wrappers: {name_of(wrapper)} can't be called with the environment alone "
+            f"({describe(error)}); one that takes more is given as a function, such as "
+            "lambda env: Wrapper(env, ...)"
+        ) from error
+    _check_made(made, f"env.wrappers: {name_of(wrapper)} returns")
+    return made
+
+
+def _check_made(made: Any, who: str) -> None:
+    """Refuse what is no environment, or many of them."""
+    if isinstance(made, gym.vector.VectorEnv):
+        raise BadInput(f"{who} a vector environment; leave the copies to num_envs, and make one")
+    if not hasattr(made, "step"):
+        raise BadInput(f"{who} {str(made)[:60]!r}, which is no environment: it has no step()")
 
 
 def _new_world_at_reset(walker: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from ..source import Source
+from ..source import Source, Wrappers
 from . import MISSION, require, unknown_name
 from .gym import environment as gym_environment
 
@@ -15,7 +15,7 @@ FAMILIES = (PREFIX, "BabyAI-")
 
 
 def environment(
-    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
+    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: Wrappers
 ) -> Source:
     env_ids = _env_ids()
     short = _short(name)

@@ -22,7 +22,7 @@ from ...errors import BadInput
 from ...rollout import Array
 from ..columns import Resume
 from ..native import Batch, SeedOf
-from ..source import Source
+from ..source import Source, Wrappers
 from . import check_batch_options, rejected_kwargs, unknown_name
 
 GAMES = (
@@ -42,7 +42,7 @@ RESERVED = ("num", "env_name", "rand_seed", "num_threads", "resource_root")
 
 
 def environment(
-    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
+    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: Wrappers
 ) -> Source:
     """A policy that was trained on some of the levels is evaluated on all levels too."""
     check_batch_options("procgen", kwargs, RESERVED, wrappers)

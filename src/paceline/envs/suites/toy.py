@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ..source import Source
+from ..source import Source, Wrappers
 from . import unknown_name
 from .gym import environment as gym_environment
 
@@ -134,7 +134,7 @@ def names() -> list[str]:
 
 
 def environment(
-    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: tuple[str, ...]
+    name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: Wrappers
 ) -> Source:
     """The toy called `name`; options are those of a Gymnasium environment."""
     if name not in TOYS:
