@@ -65,6 +65,35 @@ def test_it_learns_from_the_command_line_with_an_option_and_a_metric_of_its_own(
     assert run.json("eval.json")["mean"] > 9
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fading(Reinforce):
+    """With a schedule of the baseline's weight."""
+
+    name: ClassVar[str] = "fading"
+    baseline_schedule: str = "constant"
+
+    @property
+    def schedules(self):
+        return {"baseline_coef": (self.baseline_coef, self.baseline_schedule)}
+
+    def loss(self, prediction, rows, progress_remaining, **factors):
+        _, (policy, error) = super().loss(prediction, rows, progress_remaining)
+        weight = self.baseline_coef * factors["baseline_coef"]
+        return policy + weight * error, [policy, error]
+
+
+def test_its_options_can_have_schedules(tmp_path):
+    options = {"algo": Fading, "fading": {"baseline_schedule": "linear:0.1"}, "total_iters": 4}
+    place = {"output_dir": str(tmp_path / "run"), "track": "none", "eval_episodes": 1}
+    config = paceline.Config(env_id="toy:identity", preset="none", **place, **options)
+    for number, report in enumerate(paceline.train(config)):
+        line, weight = report.as_dict(), 0.5 - 0.4 * number / 4
+        total = line["policy_loss"] + weight * line["baseline_error"]
+        assert line["loss"] == pytest.approx(total, abs=1e-5)
+    with pytest.raises(paceline.BadInput, match=r"fading\.baseline_coef is 'slow': it should be"):
+        config.replace(fading={"baseline_schedule": "slow"})
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

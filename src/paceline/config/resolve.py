@@ -336,8 +336,12 @@ def _check_entries(config: Resolved) -> None:
 def _check_schedules(config: Resolved) -> None:
     """The schedule of an option that is 0 can't lead anywhere: the loss multiplies it."""
     for name, (start, schedule) in getattr(config.algorithm, "schedules", {}).items():
-        if start == 0 and needs_start(schedule):
-            option = f"{config.algo_section}.{name}"
+        option = f"{config.algo_section}.{name}"
+        try:
+            needed = needs_start(schedule)
+        except ValueError as error:  # an option of one's own may be any text
+            raise BadInput(f"the schedule of {option} is {schedule!r}: it {error}") from None
+        if start == 0 and needed:
             raise BadInput(
                 f"{option} is 0, and its schedule {schedule!r} needs a value to start from; write "
                 f"--{option.replace('_', '-')} 0.01, for example"
