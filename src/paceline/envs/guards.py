@@ -58,12 +58,11 @@ def describe(error: BaseException) -> str:
 
 def unpack_reset(returned: Any) -> tuple[Any, dict[str, Any]]:
     """Observation and info, from what `reset` returned."""
-    try:
-        observation, info = returned
-    except (TypeError, ValueError):
+    if not isinstance(returned, tuple | list) or len(returned) != 2:  # an array of 2 is no pair
         raise WrongReturn(
             f"reset() has to return (obs, info), and returned {_kind(returned)}; {CHECK}"
-        ) from None
+        )
+    observation, info = returned
     return observation, info
 
 
