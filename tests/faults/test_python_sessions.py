@@ -218,10 +218,13 @@ def test_a_run_with_a_registered_environment_is_not_resumed_with_a_callable(shel
 
 
 @pytest.mark.parametrize(
-    "env", [gym.make("CartPole-v1"), Identity(), gym.make_vec("CartPole-v1", 2)], ids=repr
+    "make",
+    [lambda: gym.make("CartPole-v1"), Identity, lambda: gym.make_vec("CartPole-v1", 2)],
+    ids=["gymnasium", "own", "vector"],
 )
-def test_an_environment_in_place_of_what_makes_it_is_refused(env):
+def test_an_environment_in_place_of_what_makes_it_is_refused(make):
     """Every column needs one of its own."""
+    env = make()
     agent, _ = agent_of("toy:identity")
     for use in (
         lambda: paceline.Config(env_id=env),

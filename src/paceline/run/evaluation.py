@@ -253,9 +253,7 @@ def _play(
             dropped[i] += bool(length[i])
             total[i] = length[i] = 0
             if dropped[i] >= MAX_FAILURES and played[i] * width + i < episodes:
-                raise EnvironmentFailed(
-                    f"the environment of column {i} failed in {MAX_FAILURES} episodes in a row"
-                )
+                raise EnvironmentFailed(f"env {i} failed in {MAX_FAILURES} episodes in a row")
         # A native batch can't end an episode on demand: what follows counts as the next one.
         for i in np.flatnonzero(row.env_done[0] | (length >= NO_LIMIT)):
             number = played[i] * width + int(i)

@@ -71,7 +71,7 @@ class Report:
     episodes: int
     episode_return: float | None
     episode_length: float | None
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     """of losses, memories, bonuses and teams, by name; `report.loss` is `metrics["loss"]`, or None
     if it is one of `LEARNING` that this algorithm does not compute"""
     memory_mb: float | None = None

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import BadInput
 from ..storage.files import read_lines, replace_file, shown
-from .report import FinishedEpisode, Report
+from .report import CORE, FinishedEpisode, Report
 
 log = logging.getLogger("paceline")
 
@@ -304,4 +304,4 @@ def _group(name: str) -> str:
     if name.startswith("episode"):
         return f"rollout/{name}"
     timing = name.startswith(("t_", "time", "fps", "memory", "cpu", "world", "steps"))
-    return f"{'time' if timing else 'train'}/{name}"
+    return f"{'time' if timing and name in CORE else 'train'}/{name}"
