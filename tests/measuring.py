@@ -19,7 +19,7 @@ class Failing(CartPoleEnv):
 
 gym.register("Failing-v0", Failing, max_episode_steps=500)
 """
-FAILURE = "reward nan (or None) is not a finite number"
+FAILURE = "is not a finite number"
 """What such a training says."""
 
 
