@@ -226,14 +226,6 @@ class ActionSpec:
 Specs = tuple[ObservationSpec, ActionSpec]
 
 
-def specs_mismatch(ours: Specs, theirs: Specs) -> tuple[str, str, str] | None:
-    """Which of "observations" and "actions" differ, ours and theirs; None if neither does."""
-    for role, our, their in zip(("observations", "actions"), ours, theirs, strict=True):
-        if our != their:
-            return role, str(our), str(their)
-    return None
-
-
 def policy_mismatch(policy: Specs, env: Specs, env_id: Any = "the environment") -> str | None:
     """Says in what spaces a policy acts, and what those of `env_id` are; None if they are equal."""
     if policy == env:
