@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from .errors import Diverged, EnvironmentFailed
 from .processes.stopping import StopNow
 from .run.budget import Budget, Progress
 from .run.build import Parts
@@ -29,15 +30,16 @@ def ring(
     sampler, learner, meter = parts.sampler, parts.learner, Meter(parts, progress)
     assert sampler is not None
     while (spent := budget.fraction(progress)) < 1.0:
-        meter.start_rollout()
         try:
+            meter.start_rollout()
             rollout = sampler.collect()
-        except StopNow:
-            if meter.iters:
-                yield meter.report(spent, stopping=True)
+            meter.start_update(rollout)
+            metrics = learner.update(rollout, budget.progress_remaining(progress))
+        except (StopNow, EnvironmentFailed, Diverged) as error:
+            stopped = isinstance(error, StopNow)
+            if meter.iters and (stopped or parts.sync.size == 1):  # what was done before
+                yield meter.report(spent, stopped)
             raise
-        meter.start_update(rollout)
-        metrics = learner.update(rollout, budget.progress_remaining(progress))
         stop = meter.end_update(rollout, metrics, stopping())
         learner.set_version(progress.iter)
         sampler.publish(learner.weights, learner.version)

@@ -55,7 +55,7 @@ def test_train_help_has_every_option_once_with_its_text_and_general_default(comm
         options = options_of(command("train", "--algo", algo, "--help").out)
         assert {name.partition(".")[0][2:] for name in options if "." in name} == {"env", algo}
         seen |= options
-    assert seen.keys() - {"--config"} == {field.flag for field in fields_of()}
+    assert seen.keys() - {"--config", "--seeds"} == {field.flag for field in fields_of()}
     options = options_of(command("train", "--help").out)
     for field in fields_of(sections_of("ppo")):
         default = PPO.defaults.get(field.name, field.default)

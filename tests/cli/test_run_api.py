@@ -159,6 +159,57 @@ def test_a_run_that_misses_stop_at_return_says_so(config, caplog):
     assert "stop_at_return 400 was not reached: " in caplog.text
 
 
+def test_a_stop_in_the_last_evaluation_ends_the_run_and_a_resume_evaluates_again(shell, config):
+    """`stopping` is the caller's own; what it has is written, marked as cut short."""
+    asked = []
+
+    def stopping():
+        asked.append(1)
+        return len(asked) > 40
+
+    run = paceline.train(config(total_iters=2, eval_episodes=200), stopping).finish()
+    assert run.stopped
+    assert shell.run("run").checkpoints()[-1].name == "00000002"
+    found = shell.run("run").json("eval.json") if (run.directory / "eval.json").exists() else None
+    assert found is None or found["cut_short"]
+    again = paceline.resume(run.directory, eval_episodes=2).finish()
+    assert not again.stopped
+    assert shell.run("run").json("eval.json")["episodes"] == 2
+
+
+SECOND = """
+import os, signal, time
+import paceline
+from paceline.storage import checkpoint
+
+saving = checkpoint.save
+
+def interrupted(*given):
+    os.kill(os.getpid(), signal.SIGINT)
+    return saving(*given)
+
+checkpoint.save = interrupted
+if __name__ == "__main__":
+    config = paceline.Config(**{options})
+    try:
+        for report in paceline.train(config):
+            break
+        time.sleep(30)
+    except KeyboardInterrupt:
+        print("interrupted")
+    checkpoint.save = saving
+    print(len(list(paceline.train(config.replace(output_dir="second", total_iters=3)))))
+"""
+
+
+def test_a_signal_while_a_run_is_saved_comes_after_the_save_and_ends_no_other_run(shell):
+    options = TINY | {"output_dir": "run", "total_iters": 1000}
+    (shell.folder / "script.py").write_text(SECOND.format(options=options))
+    ended = shell.execute(sys.executable, "script.py")
+    assert ended.out.split() == ["interrupted", "3"], ended
+    assert shell.run("run").checkpoints()[-1].name == "00000001"
+
+
 def test_the_parts_alone_learn_what_train_learns(config):
     straight = paceline.train(config()).finish()
     with paceline.build(config()) as parts:
@@ -236,6 +287,7 @@ BETWEEN = "import threading; threading.Timer(0.05, os.kill, (os.getpid(), signal
         ({}, BETWEEN, "SIGHUP"),
         ({"num_workers": 2}, BETWEEN, "SIGINT"),
         ({"ranks": 2}, BETWEEN, "SIGINT"),
+        ({"ranks": 2}, IN_BODY, "SIGTERM"),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 9 else None,
 )

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import signal
+from pathlib import Path
 
 import pytest
 from histories import curve, write_run
@@ -14,6 +15,7 @@ from saved_runs import TINY_FLAGS, assert_refused
 from terminal import shown_on_terminal
 
 from paceline.tools.bench.bench_plan import parse_bench
+from paceline.tools.bench.seeds_plan import saved_plan, write_plan
 
 pytestmark = pytest.mark.timeout(115)
 
@@ -185,6 +187,29 @@ def test_a_link_that_leads_out_of_the_directory_is_not_followed(command, shell, 
         path.rename(place)
     path.symlink_to(place)
     assert_refused(command("resume", folder), [name, "is a symbolic link"])
+
+
+@pytest.mark.parametrize(
+    "options", ["log_jsonl: PLACE", "init_from: PLACE", "init_method: file://PLACE"]
+)
+def test_options_of_a_stranger_that_lead_out_are_not_followed(command, shell, options):
+    folder = seeds_folder(shell.folder / "out")
+    (shell.folder / "out" / "seeds.json").write_text('{"seeds": [0, 1, 2, 3]}')  # 3 is to begin
+    place = shell.folder / "thesis.txt"
+    place.write_text("mine")
+    path = shell.folder / "out" / "options.yaml"
+    path.write_text(options.replace("PLACE", str(place)) + "\n")
+    assert_refused(command("resume", folder), ["options.yaml", "thesis"])
+    assert place.read_text() == "mine"
+
+
+def test_a_changed_budget_is_remembered_until_all_seeds_have_followed_it(shell):
+    folder = Path(seeds_folder(shell.folder / "out"))
+    (folder / "options.yaml").write_text("env_id: CartPole-v1\ntotal_steps: 1000\n")
+    write_plan(saved_plan(folder, {"total_steps": "2000", "keep": "1"}))
+    assert saved_plan(folder, {}).changes == {"total_steps": "2000"}
+    write_plan(saved_plan(folder, {}), result={})
+    assert saved_plan(folder, {}).changes == {}
 
 
 def test_help_documents_it_as_an_option_of_the_command(command):

@@ -113,7 +113,7 @@ def test_a_moved_run_stops_with_a_checkpoint_in_its_new_place(shell, undisturbed
     with pytest.raises(StoppedEarly, match=f"paceline resume {moved.path}`"):
         disturbed(run, lambda: run.path.rename(moved.path))
     assert not run.path.exists()
-    assert moved.checkpoints()[-1].name == "00000008"
+    assert moved.checkpoints()[-1].name == "00000007"
     assert shell.resume_here("other/place").result() == undisturbed
 
 
@@ -180,7 +180,7 @@ def test_deleted_checkpoints_are_replaced_before_the_next_is_due(shell):
         if report.iter == 7:
             shutil.rmtree(run.path / "checkpoints")
         if report.iter == 8:
-            assert run.checkpoints()[-1].name == "00000008"
+            assert run.checkpoints()[-1].name == "00000007"
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "link"])
@@ -202,7 +202,7 @@ def test_replaced_metrics_do_not_stop_a_run(shell, caplog, what):
     assert str(metrics) in warning
     assert not theirs.exists()
     if what == "file":
-        assert iterations(run) == [8, 9, 10, 11, 12]
+        assert iterations(run) == [7, 8, 9, 10, 11, 12]
 
 
 def test_deleted_curves_are_given_up_with_a_warning(shell, caplog, monkeypatch):

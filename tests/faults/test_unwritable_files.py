@@ -60,7 +60,7 @@ def test_a_pipe_whose_reader_does_not_read_holds_nobody_up(pipe, caplog, reader)
     if reader == "leaves":
         os.close(end)
     for number in range(200):
-        lines.write(report(number))
+        lines.write(report(number), {})
     lines.close()
     assert len(caplog.records) == 1
     assert str(pipe) in caplog.text and "training goes on" in caplog.text

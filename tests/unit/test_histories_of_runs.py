@@ -67,6 +67,7 @@ def test_a_whole_run_is_done_and_says_what_its_files_say(run):
         {"checkpoint": None},
         {"checkpoint": 7},
         {"sampled": True},
+        {"cut_short": True},
         {"env_id": "Acrobot-v1"},
     ],
     ids=str,

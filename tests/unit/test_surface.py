@@ -11,7 +11,7 @@ import paceline
 from paceline.config.schema import Config
 
 SURFACE = """Agent BadInput Config Diverged EnvironmentFailed EvalResult PacelineError Report
-StoppedEarly evaluate load make_vec resume train"""
+Run StoppedEarly build evaluate load make_vec resume train"""
 
 
 def functions_of(thing):

@@ -117,7 +117,8 @@ def eval_command(arguments: list[str]) -> int:
 
     evaluation = Evaluation(episodes=episodes, sample=given["sampled"], seed=seed)
     source, result = Path(given["run"] or given["checkpoint"]), None
-    with _stoppable(stream=sys.stderr) as (stop, _):
+    text = "ending the evaluation with what it has; again to quit now"
+    with _stoppable(stream=sys.stderr, text=text) as (stop, _):
         evaluation.stopping = stop
         with interruptible():  # an environment may hang
             result = evaluate_saved(source, evaluation, given["env_id"])
@@ -161,19 +162,23 @@ def follow(start: Callable[[Callable[[], bool]], Run], topology: Topology) -> in
             if report.stopping:
                 break
         else:
-            return 0
+            if not run.stopped:
+                return 0
     raise StoppedEarly(f"stopped by {stop.name or 'a signal to one of its ranks'}")
 
 
 @contextmanager
 def _stoppable(
-    rank: int = 0, insist: bool = True, stream: TextIO | None = None
+    rank: int = 0,
+    insist: bool = True,
+    stream: TextIO | None = None,
+    text: str | None = None,
 ) -> Iterator[tuple[Stop, Console]]:
     """Show messages and progress; a signal ends the block, which may be in the middle of it."""
-    from ..processes.stopping import Stop, StopNow, handle_stop_signals
+    from ..processes.stopping import ACKNOWLEDGED, Stop, StopNow, handle_stop_signals
     from .console import Console, WarningConsole
 
-    stop = Stop(insist)
+    stop = Stop(insist, text or ACKNOWLEDGED)
     with (
         closing(WarningConsole(rank) if rank else Console(stream)) as console,
         _log_to(console),

@@ -52,7 +52,8 @@ def found_numbers(info: Any) -> dict[str, float]:
         number = _number(value)
         if number is None or not isinstance(key, str) or key in BOOKKEEPING:
             continue
-        if not key.startswith(("_", "final_")) and len(found) < MOST_FOUND:
+        private = key.startswith(("_", "final_")) or not key.isprintable()
+        if not private and len(found) < MOST_FOUND:
             found[key] = number
     return found
 

@@ -75,8 +75,8 @@ class Stop:
     With `insist`, where no other process decides when the run stops, it enforces the stop.
     """
 
-    def __init__(self, insist: bool) -> None:
-        self._insist = insist
+    def __init__(self, insist: bool, text: str = ACKNOWLEDGED) -> None:
+        self._insist, self._text = insist, text
         self.name: str | None = None
         """of the first signal"""
         self._raising = False
@@ -101,7 +101,7 @@ class Stop:
 
     def _enforce(self, number: int) -> None:
         """In a thread: say that the run stops, and make sure that the main thread does."""
-        log.info("%s: %s", self.name, ACKNOWLEDGED)
+        log.info("%s: %s", self.name, self._text)
         if not self._insist:
             return
         time.sleep(GRACE)

@@ -114,7 +114,8 @@ def launch(
 class Ranks:
     """The rank processes of one launch, as the process that started them sees them."""
 
-    lockstep = True
+    lockstep = False
+    """leaving the loop has the ranks stop together"""
 
     def __init__(
         self, job: Job, config: Config, processes: int, stopping: Callable[[], bool]

@@ -96,6 +96,7 @@ class Rank:
                     self.send(report)
                 if report.stopping:
                     break
+            self._log = lambda values: None
 
     def send(self, message: FromRank) -> None:
         self._over |= isinstance(message, Finished | PacelineError)

@@ -79,7 +79,7 @@ class EvalResult:
     sampled: bool = False
     """whether actions were sampled, instead of the most likely taken"""
     cut_short: bool = False
-    """whether it was stopped: long episodes, which end last, are missing"""
+    """whether it was stopped: episodes are missing, above all long ones, here or elsewhere"""
     info: dict[str, float] = field(default_factory=dict)
     """means of the numbers in the `info` of episodes' last steps (`log_info`)"""
     elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def _summary(result: dict[str, Any]) -> str:
     text += f" over {several(result['episodes'], 'episode')}"
     if result["ci_low"] is not None:
         text += f", 95% interval {result['ci_low']:.2f} to {result['ci_high']:.2f}"
-    return text + (" (cut short: long episodes are missing)" if result["cut_short"] else "")
+    return text + (" (cut short: episodes are missing)" if result["cut_short"] else "")
 
 
 @dataclass(kw_only=True)
@@ -152,12 +152,15 @@ def evaluate_policy(
     elsewhere = source_of(env_id, **options).elsewhere
     evaluation.variants = 1 + len(elsewhere)
     here = _evaluate(agent, env_id, options, evaluation)
+    if here is None:
+        return None
     found = {}
     for name, kwargs in elsewhere.items():
         result = _evaluate(agent, env_id, options | {"kwargs": kwargs}, evaluation)
         if result is not None:
             found[name] = result.as_dict()
-    return here and replace(here, elsewhere=found)
+    cut_short = evaluation.done < evaluation.variants * evaluation.episodes
+    return replace(here, elsewhere=found, cut_short=cut_short)
 
 
 def _evaluate(

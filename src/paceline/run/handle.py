@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from .evaluation import EvalResult
 
 log = logging.getLogger("paceline")
+
+SOON = 0.05
+"""Seconds, in which a finalizer has returned."""
 
 
 class Training(Protocol):
@@ -70,6 +74,11 @@ class Run:
         self._reports: Generator[Report | None, None, None] | None = None
         self._training: Training | None = None
         self.ended = False
+        self.stopped = False
+        """whether it was stopped where no report follows: in its last evaluation, or while ranks
+        start"""
+        self._read = False
+        """whether a report was asked for"""
         self.busy = self.starting = False
         """whether the caller waits for this run, or for its parts to be made"""
         _open_runs.add(self)
@@ -103,7 +112,12 @@ class Run:
         self._opened().log({**(values or {}), **named})
 
     def evaluate(self, episodes: int | None = None) -> EvalResult | None:
-        """Evaluate the policy as it is now, as `eval_every` does; None if stopped by a signal."""
+        """Evaluate the policy as it is now, as `eval_every` does; None if stopped by a signal.
+
+        After the end of the run nothing is written.
+        """
+        if self.ended:
+            return self._opened().evaluate(episodes)
         with self._waiting() as training:
             return training.evaluate(episodes)
         return None
@@ -131,6 +145,7 @@ class Run:
     def __next__(self) -> Report:
         if self.ended:
             raise StopIteration
+        self._read = True
         with self._waiting():
             assert self._reports is not None
             try:
@@ -140,7 +155,8 @@ class Run:
                 raise
             assert report is not None
             return report
-        raise StopIteration  # a signal has ended the last evaluation
+        self.stopped = True
+        raise StopIteration
 
     def open(self) -> None:
         """Make the run's parts now, not with the first report."""
@@ -148,12 +164,16 @@ class Run:
 
     def close(self) -> None:
         """End the run, with a checkpoint to resume from, unless it has ended."""
-        if not self.ended:
-            try:
-                if self._reports is not None:
-                    self._reports.close()
-            finally:
-                self._end()
+        if self.ended:
+            return
+        self.busy = True
+        try:
+            if self._reports is not None:
+                self._reports.close()
+        finally:
+            self.busy = False
+            self._end()
+            _signals.deliver(later=True)  # this may be a finalizer, whose exceptions are ignored
 
     def __del__(self) -> None:
         self.warn_if_not_started()
@@ -161,7 +181,7 @@ class Run:
 
     def warn_if_not_started(self) -> None:
         """A loop over the reports is easily forgotten."""
-        if not self.ended and self._training is None:
+        if not self.ended and not self._read:
             log.warning(
                 "a run was not started, so nothing was trained: loop over its reports (`for report "
                 "in paceline.train(config): …`), or call finish()"
@@ -188,11 +208,11 @@ class Run:
         try:
             yield training
         except StopNow:
-            if _signals.received is None:
+            if not self._stopping():
                 raise
         finally:
             self.busy = False
-        _signals.deliver()
+            _signals.deliver()
 
     def _opened(self) -> Training:
         """The run's parts, made when they are first needed."""
@@ -236,6 +256,7 @@ class _Signals:
     def __init__(self) -> None:
         self.received: int | None = None
         """waits for a run to be at the end of an iteration"""
+        self._delivering = False
         self._before: dict[signal.Signals, Any] = {}
 
     def handle(self) -> None:
@@ -256,7 +277,8 @@ class _Signals:
         self._before.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None or any(run.starting for run in _open_runs):
+        again = self.received is not None or self._delivering
+        if again or any(run.starting for run in _open_runs):
             self.received = None
             self.restore()
             signal.raise_signal(number)
@@ -269,15 +291,22 @@ class _Signals:
         if not waits:
             self.deliver()
 
-    def deliver(self) -> None:
-        """Save the open runs, and let a signal that was received have its effect."""
+    def deliver(self, later: bool = False) -> None:
+        """Save the open runs, and let a signal that was received have its effect, now or soon."""
         if self.received is None or threading.current_thread() is not threading.main_thread():
             return
+        number, self.received, self._delivering = self.received, None, True
         for run in list(_open_runs):
-            run.close()
-        number, self.received = self.received, None
+            try:
+                run.close()
+            except Exception as error:
+                log.warning(f"a run could not be saved: {error}")
+        self._delivering = False
         self.restore()
-        signal.raise_signal(number)
+        if later:
+            threading.Timer(SOON, os.kill, (os.getpid(), number)).start()
+        else:
+            signal.raise_signal(number)
 
 
 _signals = _Signals()

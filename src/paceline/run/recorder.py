@@ -73,7 +73,7 @@ class Recorder:
         """not yet written"""
         self._logged: dict[str, float] = {}
         """by the user, for the next report that is written"""
-        self._save_now = False
+        self._save_now = self._complete = False
         self._best_before = progress.best
         """of the evaluations before the last checkpoint"""
         self._replay_announced = False
@@ -83,17 +83,20 @@ class Recorder:
         """files that a warning was given for"""
 
     def close(self) -> None:
+        if self._logged:
+            names = ", ".join(self._logged)
+            log.warning(f"logged after the last report, and so not written: {names}")
         for output in self._outputs:
             output.close()
         if self._directory is not None:
             self._directory.close()
+            self._directory = None
 
     def record(self, report: Report) -> Report:
         """Evaluate if it is due; the report is written by `commit`."""
         self._report = report
         if self._directory is None:
             return report
-        self._save_now |= self._check_directory()
         if not self._started:
             self._log_startup(report)
         left = self._evaluation_left.seconds(report)
@@ -152,10 +155,10 @@ class Recorder:
         """Write the report that is not yet written, if there is one."""
         report, self._report = self._report, None
         if report is not None and self._directory is not None:
-            self._save_now |= self._progress.best != self._best_before
+            self._save_now |= self._check_directory() or self._progress.best != self._best_before
             logged, self._logged = self._logged, {}
             for output in self._outputs:
-                output.write(replace(report, metrics={**logged, **report.metrics}), logged)
+                output.write(replace(report, metrics={**report.metrics, **logged}), logged)
         return report
 
     def _check_directory(self) -> bool:
@@ -216,9 +219,10 @@ class Recorder:
                 f"{seconds['eval']:.1f} s, checkpoints {seconds['save']:.1f} s)"
             )
         self._save_last()
+        self._complete = True
         if self._directory is None or not self._config.eval_episodes:
             return
-        result = self._evaluate(self._config.eval_episodes)
+        result = self._evaluate(self._config.eval_episodes, at_end=True)
         if result is None:
             log.info("the evaluation was stopped before its first episode had ended")
         else:
@@ -233,6 +237,10 @@ class Recorder:
     def stop(self) -> None:
         """The caller has left the loop: save, so that the run can be resumed."""
         self._write()
+        if self._complete:  # other ranks have left
+            if self._directory is not None:
+                log.info(f"saved; go on with `paceline resume {shown(self.folder)}` to evaluate it")
+            return
         if self._parts.sampler is not None and self._parts.sampler.state() is None:
             log.info("stopped before the first step: there is nothing to save yet")
             return
@@ -247,7 +255,7 @@ class Recorder:
         if saved:
             error.args = (f"{error}\nthe last good state is in {shown(saved)}",)
 
-    def _evaluate(self, episodes: int) -> EvalResult | None:
+    def _evaluate(self, episodes: int, at_end: bool = False) -> EvalResult | None:
         parts, config, env_info = self._parts, self._config, self._parts.env_info
         agent = Agent(parts.network, copy_weights(parts.learner))
         evaluation = Evaluation(
@@ -260,7 +268,7 @@ class Recorder:
         with interruptible():
             result = evaluate_policy(agent, env_info.env_id, env_info.options, evaluation)
         self._evaluation_left.measured(episodes, time.monotonic() - began)
-        if result is None or self._directory is None:
+        if result is None or self._directory is None or (result.cut_short and not at_end):
             return result
         saved = self._saved_iter == self._progress.iter
         name = f"checkpoints/{self._progress.iter:08d}" if saved else None

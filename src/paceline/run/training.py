@@ -144,6 +144,8 @@ class Training:
         return self._record_keeper().evaluate(episodes or self.config.eval_episodes or EPISODES)
 
     def save(self) -> Path | None:
+        if self._parts.sampler is not None and self._parts.sampler.state() is None:
+            raise BadInput("there is nothing to save before the first report")
         return self._record_keeper().save()
 
     def _record_keeper(self) -> Recorder:

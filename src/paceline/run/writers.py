@@ -178,8 +178,12 @@ class EpisodeTable:
             rows.writerow((*known, episode.length, *info))
         if not self.path.exists():  # it was deleted
             replace_file(self.path, _csv_line((*self.COLUMNS, *self._names)))
+        data = text.getvalue().encode()
         with os.fdopen(_opened(self.path, own=True), "ab", buffering=0) as file:
-            file.write(text.getvalue().encode())
+            written = file.write(data)
+            if written != len(data):  # whole lines or none
+                file.truncate(os.fstat(file.fileno()).st_size - written)
+                raise OSError(errno.ENOSPC, "the disk is full")
 
     def _widen(self, count: int) -> None:
         """Rewrite the file with `count` empty columns more."""

@@ -18,6 +18,7 @@ import yaml
 
 from ...config.files import load_file
 from ...config.flags import nested
+from ...config.known_names import as_flag
 from ...config.resolve import resolve
 from ...config.schema import BUDGETS, Config
 from ...envs import source_of
@@ -35,6 +36,8 @@ MOST_SEEDS = 1000
 MAX_SEED = 2**31 - 1
 OWN = ("seed", "output_dir", "overwrite")
 """Options that differ from seed to seed."""
+OF_BUDGET = (*BUDGETS, "stop_at_return", "schedule_budget")
+"""Changes of `resume` that are remembered until all seeds have followed them."""
 SET_BY_SEEDS = {"log_jsonl": "the metrics of every run are in its directory"}
 
 
@@ -106,26 +109,44 @@ def _plain(config: Config) -> dict[str, Any]:
 def saved_plan(folder: Path, changes: Mapping[str, str]) -> SeedsPlan:
     """The plan that a directory was begun with; `changes` are flags of `resume`."""
     folder = Path(absolute(folder))
-    seeds = _saved_seeds(folder)
+    seeds, unfinished = _saved_seeds(folder)
+    changes = unfinished | dict(changes)
     refuse_flags("train --seeds", changes, SET_BY_SEEDS)
     for path in (folder / OPTIONS, *(folder / f"seed-{seed}" for seed in seeds)):
         if cause := irregular(path, folder=path.name != OPTIONS):
             raise BadInput(f"{shown(path)} {cause}; remove it if you trust the rest")
     begun = [path for seed in seeds if ((path := folder / f"seed-{seed}") / CONFIG).is_file()]
     options = load_file(folder / OPTIONS)
+    refuse_flags("train --seeds", options, SET_BY_SEEDS, f" in {OPTIONS}")
+    if len(begun) < len(seeds):
+        _refuse_leading_out(folder / OPTIONS, options, changes)
     if any(name in changes for name in BUDGETS):
         options = {name: value for name, value in options.items() if name not in BUDGETS}
     options = options | nested(dict(changes))
     config = open_run(begun[0], changes).config if begun else resolve(options)
+    if "schedule_budget" in changes:
+        options["schedule_budget"] = config.schedule_budget  # `keep` is for runs that were begun
     return SeedsPlan(folder=folder, seeds=seeds, config=config, options=options, changes=changes)
 
 
-def _saved_seeds(folder: Path) -> list[int]:
+def _refuse_leading_out(path: Path, options: Mapping[str, Any], changes: Mapping[str, str]) -> None:
+    """A directory may come from a stranger: runs that are yet to begin would follow these."""
+    for name in ("init_from", "init_method"):
+        if options.get(name) not in (None, changes.get(name)):
+            raise BadInput(
+                f"{shown(path)} has {name} {str(options[name])[:200]!r}, which leads out of the "
+                f"directory; to follow it, write {as_flag(name)} again"
+            )
+
+
+def _saved_seeds(folder: Path) -> tuple[list[int], dict[str, str]]:
+    """The seeds, and changes of the budget that not all of them have followed."""
     try:
-        seeds = json.loads(read_plain(folder / SEEDS, 2**20))["seeds"]
+        saved = json.loads(read_plain(folder / SEEDS, 2**20))
+        seeds, changes = saved["seeds"], dict(saved.get("changes", {}))
         whole = all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in seeds)
         if whole and 1 <= len(set(seeds)) == len(seeds) <= MOST_SEEDS:
-            return list(seeds)
+            return list(seeds), {name: str(changes[name]) for name in OF_BUDGET if name in changes}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     raise BadInput(
@@ -159,4 +180,6 @@ def write_plan(plan: SeedsPlan, **result: Any) -> None:
     text = yaml.safe_dump(dict(plan.options), sort_keys=False, allow_unicode=True)
     with writing(f"output_dir {shown(plan.folder)}"):
         replace_file(plan.folder / OPTIONS, text.encode())
-        replace_file(plan.folder / SEEDS, json.dumps({"seeds": plan.seeds, **result}).encode())
+        changes = {name: plan.changes[name] for name in OF_BUDGET if name in plan.changes}
+        content = {"seeds": plan.seeds, **(result or {"changes": changes})}
+        replace_file(plan.folder / SEEDS, json.dumps(content).encode())

@@ -275,7 +275,8 @@ def _evaluation(path: Path, columns: dict[str, Array], env_id: str) -> float | N
     try:
         found = json.loads(read_plain(path / EVALUATION, 2**24))
         at_end = Path(found["checkpoint"] or "").name == f"{int(columns['iter'][-1]):08d}"
-        ours = found["env_id"] == env_id and not found.get("sampled")
+        whole = not found.get("sampled") and not found.get("cut_short")
+        ours = found["env_id"] == env_id and whole
         mean = _number(found["mean"])
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
