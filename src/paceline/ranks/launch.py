@@ -85,6 +85,9 @@ class Hello:
 class Finished:
     """Last message of a rank: its part of the run is done, or was stopped where all agreed to."""
 
+    stopped: bool
+    """whether the evaluation at the end was cut short"""
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -188,7 +191,7 @@ class Ranks:
             raise
 
     def _follow(self, stopping: Callable[[], bool]) -> Iterator[Report]:
-        over = False
+        over = cut_short = False
         while not over:
             agent_ended = self._agent.poll() is not None
             if self._stop_by is None and stopping():
@@ -217,11 +220,14 @@ class Ranks:
                         self._kill_hung(error.hangs)
                     case PacelineError() as error:
                         raise error
-                    case Finished():
+                    case Finished(stopped):
+                        cut_short = cut_short or stopped
                         self._disconnect(channel)
         if self._agent.returncode:
             failure = self._failure or "the launcher of ranks is gone"
             raise StoppedEarly(f"{failure}; go on with `paceline resume {shown(self._folder)}`")
+        if cut_short:
+            raise StopNow
 
     @property
     def _starting(self) -> bool:

@@ -19,7 +19,7 @@ from ..errors import BadInput, EnvironmentFailed, LostRank, PacelineError, Stopp
 from ..processes import launcher
 from ..processes.channel import PROGRESS, Channel, LogSender, connect, unpickle
 from ..processes.lifetime import exit_now
-from ..processes.stopping import StopNow, handle_stop_signals
+from ..processes.stopping import handle_stop_signals
 from ..storage.compiler_cache import CACHE, compiled_cache
 from .launch import STOP, WITHOUT_RANKS, Finished, FromRank, Hello, Job, Ready, ToRank
 
@@ -62,9 +62,7 @@ class Rank:
         log.addHandler(LogSender(self.send, f"rank {rank}: " if rank else ""))
         try:
             with handle_stop_signals(self._on_signal):
-                self._run(unpickle(job, WITHOUT_RANKS))
-        except StopNow:  # the evaluation at the end was cut short
-            self.send(Finished())
+                stopped = self._run(unpickle(job, WITHOUT_RANKS))
         except LostRank as error:
             self.send(error)
             return RESTART
@@ -80,10 +78,11 @@ class Rank:
             self.send(kind(f"rank {rank} broke: {type(error).__name__}: {error}"))
             return RESTART
         else:
-            self.send(Finished())
+            self.send(Finished(stopped))
         return 0
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: Job) -> bool:
+        """Whether the evaluation at the end was cut short."""
         sys.argv, launcher.requested = job.argv, job.requested_at
         register(job.registered)
         function = getattr(session, job.function)
@@ -97,6 +96,7 @@ class Rank:
                 if report.stopping:
                     break
             self._log = lambda values: None
+            return bool(run.stopped)
 
     def send(self, message: FromRank) -> None:
         self._over |= isinstance(message, Finished | PacelineError)
