@@ -6,6 +6,7 @@ import csv
 import logging
 import signal
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import paceline
 from paceline.errors import BadInput
 from paceline.run.checkpointing import copy_weights
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
 TINY = PLAIN | {"num_envs": 2, "rollout_steps": 32, "total_iters": 4, "eval_episodes": 2}
 
 
@@ -251,7 +253,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("way", [{"ranks": 2}, {"algo": "a3c", "num_workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    "way", [{"ranks": 2}, slow({"algo": "a3c", "num_workers": 2})], ids=["ranks", "a3c"]
+)
 def test_with_ranks_logged_values_join_a_later_report_and_the_rest_is_refused(shell, way):
     options = TINY | {"output_dir": "run", "total_iters": 40, "log_every": 1} | way
     (shell.folder / "script.py").write_text(RANKS.format(options=options))
@@ -287,9 +291,17 @@ BETWEEN = "import threading; threading.Timer(0.05, os.kill, (os.getpid(), signal
         ({}, BETWEEN, "SIGHUP"),
         ({"num_workers": 2}, BETWEEN, "SIGINT"),
         ({"ranks": 2}, BETWEEN, "SIGINT"),
-        ({"ranks": 2}, IN_BODY, "SIGTERM"),
+        slow({"ranks": 2}, IN_BODY, "SIGTERM"),
     ],
-    ids=lambda value: value if isinstance(value, str) and len(value) < 9 else None,
+    ids=[
+        "Ctrl-C in the body",
+        "Ctrl-C",
+        "SIGTERM in the body",
+        "SIGHUP",
+        "Ctrl-C, workers",
+        "Ctrl-C, ranks",
+        "SIGTERM in the body, ranks",
+    ],
 )
 def test_a_signal_in_python_saves_the_run_and_then_has_its_effect(shell, way, where, kind):
     options = TINY | {"output_dir": "run", "total_iters": 10**6} | way

@@ -99,6 +99,7 @@ def test_a_seed_that_fails_is_marked_and_the_others_go_on(shell):
 # Interrupted and resumed
 
 
+@pytest.mark.slow
 def test_killed_with_its_runs_and_resumed_it_comes_to_the_end_of_all(shell, until):
     process = shell.start("train", *TINY_FLAGS, "--seeds", 3, "--output-dir", "out")
     until(lambda: (shell.folder / "out" / "seed-0" / "config.yaml").exists())

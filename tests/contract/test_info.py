@@ -96,7 +96,7 @@ def test_every_episode_has_the_numbers_of_its_own_last_step(way):
     assert ends == {True, False}
 
 
-@pytest.mark.parametrize("way", ["serial", "workers"])
+@pytest.mark.parametrize("way", ["serial", pytest.param("workers", marks=pytest.mark.slow)])
 def test_resumed_metrics_are_those_of_a_run_that_was_not_left(way, tmp_path):
     """A rare name makes them too many, which has to be remembered."""
     options = {"rollout_steps": 4, "total_iters": 8, "save_every": 1, "eval_episodes": 1}
