@@ -360,9 +360,11 @@ def test_a_rank_that_leaves_before_it_has_joined_is_not_waited_for_without_end(t
 @pytest.mark.parametrize("how", [stop, hang])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_hangs_is_named_after_the_timeout(together, backend, how):
-    for found in together(lost_of, 3, backend, 1.0, how, absent=(1,), within=10)[::2]:
-        named, said, took = found
-        assert named and "no sign of life for 1 s" in said, said
+    """By the first that notices; the other may see that one leave before it has noticed itself."""
+    found = together(lost_of, 3, backend, 1.0, how, absent=(1,), within=10)[::2]
+    assert any(named and "no sign of life for 1 s" in said for named, said, _ in found), found
+    for _, said, took in found:
+        assert said != "no rank was lost"
         assert 0.9 < took < 6.0
 
 
