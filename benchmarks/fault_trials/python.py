@@ -54,11 +54,6 @@ SCRIPTS = {
     # name: (code after the head, exit codes)
     "generator never started": ("r = paceline.train(config)\ndel r\n", (0,)),
     "generator closed at once": ("r = paceline.train(config)\nnext(r)\nr.close()\n", (0,)),
-    "generator thrown into": (
-        "r = paceline.train(config)\nnext(r)\n"
-        "try:\n    r.throw(ValueError('x'))\nexcept ValueError:\n    pass\n",
-        (0,),
-    ),
     "generator left to the collector": ("r = paceline.train(config)\nnext(r)\n", (0,)),
     "generator left after a break": (
         "r = paceline.train(config)\nfor _ in r:\n    break\n",
