@@ -94,6 +94,33 @@ def test_evaluating_in_the_loop_is_what_eval_every_does(shell, config):
     assert (run.directory / "checkpoints" / "best").is_dir()
 
 
+@pytest.mark.parametrize("how", ["eval_every", "evaluate", "save, then evaluate"])
+def test_the_best_policy_is_kept_if_the_loop_is_left_right_after_its_evaluation(config, how):
+    every = 1 if how == "eval_every" else None
+    run = paceline.train(config(eval_every=every))
+    for report in run:
+        if how.startswith("save"):
+            run.save()
+        if every is None:
+            run.evaluate()
+        assert report.iter == 1
+        break
+    best = run.directory / "checkpoints" / "best"
+    assert best.resolve().name == "00000001"
+
+
+def test_saving_in_the_loop_repeats_no_evaluation_that_was_due_before(shell, config):
+    """Each of these iterations has about 64 steps."""
+    run = paceline.train(config(eval_every=150, total_iters=8))
+    for _ in run:
+        run.save()
+    lines = shell.run("run").metrics()
+    crossed = [line["steps"] // 150 for line in lines]
+    due = [now != before for before, now in zip([0, *crossed], crossed, strict=False)]
+    assert [line["eval_return"] is not None for line in lines] == due
+    assert 2 <= sum(due) < 8
+
+
 def test_saving_in_the_loop_writes_a_checkpoint_at_once(config):
     run = paceline.train(config(save_every=10**9))
     for report in run:

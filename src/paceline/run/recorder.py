@@ -74,6 +74,8 @@ class Recorder:
         self._logged: dict[str, float] = {}
         """by the user, for the next report that is written"""
         self._save_now = self._complete = False
+        self._evaluated: float | None = None
+        """mean return of the policy as it is now, if it was evaluated"""
         self._best_before = progress.best
         """of the evaluations before the last checkpoint"""
         self._replay_announced = False
@@ -94,7 +96,7 @@ class Recorder:
 
     def record(self, report: Report) -> Report:
         """Evaluate if it is due; the report is written by `commit`."""
-        self._report = report
+        self._report, self._evaluated = report, None
         if self._directory is None:
             return report
         if not self._started:
@@ -106,8 +108,10 @@ class Recorder:
         return self._report
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Add numbers to the next report that is written."""
-        self._logged |= check_logged(values)
+        """Add numbers to the next report that is written; rank 0's count."""
+        checked = check_logged(values)
+        if self._directory is not None:
+            self._logged |= checked
 
     def evaluate(self, episodes: int) -> EvalResult | None:
         """Evaluate now; the result belongs to the report that is not yet written."""
@@ -115,7 +119,7 @@ class Recorder:
             result = self._evaluate(episodes)
         if self._directory is None or result is None or result.cut_short:
             return result
-        best, suffix = self._progress.best, ""
+        best, suffix, self._evaluated = self._progress.best, "", result.mean
         if best is None or result.mean > best:
             self._progress.best, suffix = result.mean, ", the best so far"
         if self._report is not None:
@@ -125,41 +129,34 @@ class Recorder:
 
     def commit(self) -> None:
         """Write the report, with what was logged; save if it is due."""
-        report = self._write()
-        if report is None:
-            return
-        due = self._directory is not None and (self._save_now or self._save_due(report))
-        self._steps = report.steps
+        self._write()
+        due = self._directory is not None and self._save_due()
+        self._steps = self._progress.steps
         if self._parts.sync.size > 1:
             due = not self._parts.sync.all(not due)  # as rank 0 has decided
         if due:
-            self.save(report.eval_return)
+            self.save()
 
-    def save(self, evaluated: float | None = None) -> Path | None:
+    def save(self) -> Path | None:
         """Write what was reported, then a checkpoint; None on other ranks, or if it failed."""
         self._write()
         self._save_now = False
-        best = self._progress.best
         with self._timed("save"):
-            saved = self._save(evaluated, is_best=best != self._best_before)
-        if saved is None:
-            self._progress.best = self._best_before
-        self._best_before = self._progress.best
+            saved = self._save()
         if self._directory is not None and self._directory.lost:
             where = f"go on with `paceline resume {shown(self.folder)}`"
             outcome = where if saved else "no checkpoint could be written"
             raise StoppedEarly(f"{self._directory.lost}; {outcome}")
         return saved
 
-    def _write(self) -> Report | None:
+    def _write(self) -> None:
         """Write the report that is not yet written, if there is one."""
         report, self._report = self._report, None
         if report is not None and self._directory is not None:
-            self._save_now |= self._check_directory() or self._progress.best != self._best_before
+            self._save_now |= self._check_directory()
             logged, self._logged = self._logged, {}
             for output in self._outputs:
                 output.write(replace(report, metrics={**report.metrics, **logged}), logged)
-        return report
 
     def _check_directory(self) -> bool:
         """Whether a checkpoint is due because the run was moved, or its last one deleted."""
@@ -192,9 +189,11 @@ class Recorder:
         each = {name: (now - before[name]) / iters for name, now in self._seconds.items()}
         return replace(report, t_eval=each["eval"], t_save=each["save"])
 
-    def _save_due(self, report: Report) -> bool:
+    def _save_due(self) -> bool:
+        if self._save_now or self._progress.best != self._best_before:
+            return True
         if self._config.save_every:
-            return _crosses(self._config.save_every, self._steps, report.steps)
+            return _crosses(self._config.save_every, self._steps, self._progress.steps)
         return time.monotonic() - self._saved_at >= SAVE_SECONDS
 
     def _log_startup(self, report: Report) -> None:
@@ -277,7 +276,7 @@ class Recorder:
         self._try_writing(EVALUATION, partial(replace_file, path, result.as_json()))
         return result
 
-    def _save(self, evaluated: float | None = None, is_best: bool = False) -> Path | None:
+    def _save(self) -> Path | None:
         """Save a checkpoint and drop old ones; None on other ranks, or if the disk refused it."""
         state = gather_state(self._parts)  # takes all ranks
         if state is None or self._directory is None:
@@ -289,14 +288,17 @@ class Recorder:
             if not self._replay_announced and (steps := replay_steps(state)) > LONG_REPLAY:
                 self._replay_announced = True
                 log.warning(f"a resume from here would first replay {steps:,} steps")
-            content = make_checkpoint(self._config, self._parts, progress, state, evaluated)
+            content = make_checkpoint(self._config, self._parts, progress, state, self._evaluated)
             save = partial(checkpoint.save, folder, progress.iter, content)
             saved = self._try_writing("checkpoints", save)
             self._saved_at = time.monotonic()
-        if saved is not None:
+        if saved is None:
+            progress.best = self._best_before
+        else:
             self._saved_iter = progress.iter
-            if is_best:
+            if progress.best != self._best_before:
                 self._try_writing("best", partial(checkpoint.mark_best, saved))
+            self._best_before = progress.best
             checkpoint.prune(folder, self._config.keep)
         return saved
 

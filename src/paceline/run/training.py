@@ -17,11 +17,7 @@ from ..config.text import printable, several
 from ..config.values import seconds
 from ..distributed import Local, Sync
 from ..errors import BadInput, Diverged, EnvironmentFailed, LostRank, StoppedEarly
-from ..learning.learner import Learner
-from ..policy.actor import Actor
-from ..policy.actor_critic import ActorCritic
 from ..policy.agent import Agent
-from ..policy.network import NetworkSpec
 from ..processes.channel import PROGRESS
 from ..processes.hardware import available_cpus, cpu_name
 from ..processes.stopping import StopNow, interruptible
@@ -33,7 +29,6 @@ from .budget import RECENT, Budget, Progress
 from .build import Parts, build, env_info_of
 from .checkpointing import (
     check_spaces,
-    copy_weights,
     load_initial_weights,
     newest_checkpoint,
     restore,
@@ -51,6 +46,7 @@ from .directory import (
     writing,
 )
 from .evaluation import EvalResult
+from .live_agent import LiveAgent
 from .recorder import Recorder
 from .report import Report
 from .saved import SavedRun, open_run, rewind
@@ -73,7 +69,7 @@ def open_training(
     topology: Topology,
     stopping: Callable[[], bool],
     requested_at: float,
-) -> Iterator[Training]:
+) -> Iterator[LocalTraining]:
     """Prepare training in this process, which may be one of several ranks, from the beginning or
     from `saved`.
 
@@ -101,14 +97,14 @@ def open_training(
         if topology.lockstep or not topology.learns:
             recorder = Recorder(config, folder, parts, progress, stopping, requested_at)
             stack.enter_context(closing(recorder))
-        training = Training(config, parts, progress, stopping, recorder)
+        training = LocalTraining(config, parts, progress, stopping, recorder)
         try:
             yield training
         finally:
             training.keep_agent()
 
 
-class Training:
+class LocalTraining:
     """A run in this process, once its parts are made."""
 
     def __init__(
@@ -126,7 +122,7 @@ class Training:
 
     @property
     def directory(self) -> Path:
-        return self._record_keeper().folder
+        return self._require_recorder().folder
 
     @property
     def agent(self) -> Agent:
@@ -138,17 +134,17 @@ class Training:
         return self._parts.sync.size > 1
 
     def log(self, values: Mapping[str, Any]) -> None:
-        self._record_keeper().log(values)
+        self._require_recorder().log(values)
 
     def evaluate(self, episodes: int | None) -> EvalResult | None:
-        return self._record_keeper().evaluate(episodes or self.config.eval_episodes or EPISODES)
+        return self._require_recorder().evaluate(episodes or self.config.eval_episodes or EPISODES)
 
     def save(self) -> Path | None:
         if self._parts.sampler is not None and self._parts.sampler.state() is None:
             raise BadInput("there is nothing to save before the first report")
-        return self._record_keeper().save()
+        return self._require_recorder().save()
 
-    def _record_keeper(self) -> Recorder:
+    def _require_recorder(self) -> Recorder:
         if self._recorder is None:
             raise BadInput(
                 "this process is one of a3c's learners, and rank 0 records the run: use its process"
@@ -184,43 +180,6 @@ class Training:
         except (EnvironmentFailed, Diverged) as error:
             recorder.fail(error)
             raise
-
-
-class LiveAgent(Agent):
-    """The policy that is being trained, with the weights it has at the moment."""
-
-    def __init__(self, network: NetworkSpec, learner: Learner) -> None:
-        self._learner: Learner | None = learner
-        self._version = learner.version
-        super().__init__(network, copy_weights(learner))
-
-    def keep(self) -> None:
-        """Change no more."""
-        self._refresh()
-        self._learner = None
-
-    def _refresh(self) -> None:
-        """Take the learner's weights, if they have changed."""
-        if self._learner is not None and self._version != self._learner.version:
-            self._version = self._learner.version
-            self.load_weights(copy_weights(self._learner))
-
-    def actor(self, rows: int) -> Actor:
-        self._refresh()
-        return super().actor(rows)
-
-    def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
-        self._refresh()
-        return super().act(obs, sample, action_mask)
-
-    def values(self, obs: Any) -> Any:
-        self._refresh()
-        return super().values(obs)
-
-    @property
-    def module(self) -> ActorCritic:
-        """While the run trains, the module that is being trained: look, and do not change it."""
-        return self._learner.module if self._learner is not None else super().module
 
 
 def _options_of_this_launch(config: Config) -> dict[str, Any]:
