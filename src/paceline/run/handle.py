@@ -70,8 +70,9 @@ class Run:
     """
 
     def __init__(self, config: Config, begin: Begin, stopping: Callable[[], bool]) -> None:
-        self._config, self._begin, self._caller_stops = config, begin, stopping
-        self._reports: Generator[Report | None, None, None] | None = None
+        self._config, self._begin = config, begin
+        self._stopping: Callable[[], bool] = lambda: _signals.received is not None or stopping()
+        self._reports: Generator[Any, None, None] | None = None
         self._training: Training | None = None
         self.ended = False
         self.stopped = False
@@ -153,7 +154,7 @@ class Run:
             except BaseException:
                 self._end()
                 raise
-            assert report is not None
+            assert isinstance(report, Report)
             return report
         self.stopped = True
         raise StopIteration
@@ -220,9 +221,9 @@ class Run:
             if self.ended:
                 raise BadInput("this run was closed before it had started")
             _signals.handle()
-            self._reports, self.starting = self._generate(), True
+            self._reports, self.starting = _generate(self._begin, self._stopping), True
             try:
-                next(self._reports)
+                self._training = next(self._reports)
             except BaseException:
                 self._end()
                 raise
@@ -231,20 +232,19 @@ class Run:
         assert self._training is not None
         return self._training
 
-    def _generate(self) -> Generator[Report | None, None, None]:
-        """None once the run's parts are made, then its reports."""
-        with self._begin(self._stopping) as self._training:
-            yield None
-            yield from self._training.reports()
-
-    def _stopping(self) -> bool:
-        return _signals.received is not None or self._caller_stops()
-
     def _end(self) -> None:
         self.ended = True
         _open_runs.discard(self)
         if all(run._training is None for run in _open_runs):
             _signals.restore()
+
+
+def _generate(begin: Begin, stopping: Callable[[], bool]) -> Generator[Any, None, None]:
+    """The training once its parts are made, then its reports. Without a reference to the run, which
+    so ends when it is dropped, not with the next garbage collection."""
+    with begin(stopping) as training:
+        yield training
+        yield from training.reports()
 
 
 _open_runs: WeakSet[Run] = WeakSet()
