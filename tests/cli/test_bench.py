@@ -293,9 +293,9 @@ def test_ranks_and_workers_of_a_file_are_those_of_their_cells_alone(planned):
 
 
 @pytest.mark.parametrize("file", ["num_envs_per_worker: 3\nnum_workers: 4\n", "num_envs: 12\n"])
-def test_every_mode_has_as_many_environments_over_all_processes(planned, file):
+def test_a_learner_has_as_many_environments_in_every_mode(planned, file):
     found = planned(file, "--algos", "ppo", "--ranks", "2", "--num-workers", "4")
-    assert [options["num_envs"] for options in found.values()] == ["12", "12", "6"]
+    assert [options["num_envs"] for options in found.values()] == ["12"] * 3
 
 
 def test_a_file_is_remembered_by_a_path_that_holds_anywhere(shell, monkeypatch):

@@ -52,7 +52,7 @@ REFUSED = {
     "--sync hogwild --algo a2c": ("--num-workers 2",),
     "--algo a3c --ranks 2": ("ranks is 2", "--num-workers 2", "--algo a2c"),
     "--algo a3c --num-workers 0": ("--num-workers 2",),
-    "--algo a3c --num-workers 3 --num-envs 8": ("num_envs 8", "3 workers", "--num-envs 9"),
+    "--algo a3c --num-workers 3 --num-envs 8 --num-envs-per-worker 4": ("num_envs 8", "only one"),
     "--algo a3c --normalize-obs": ("normalize_obs", "--algo a2c"),
     "--algo a3c --normalize-return": ("normalize_return", "--algo a2c"),
     "--algo a3c --sampler workers": ("'workers'", "leave it out"),
@@ -84,11 +84,48 @@ def test_ranks_can_not_change_when_a_run_is_resumed(command, shell):
     assert not psutil.Process().children()
 
 
-def test_ranks_share_the_environments_of_a_preset_and_batch_size_counts_all_ranks():
-    config = paceline.Config(env_id="CartPole-v1", ranks=2)
-    alone = paceline.Config(env_id="CartPole-v1")
-    assert (alone.num_envs, config.num_envs) == (8, 4)
-    assert config.minibatch_count == alone.minibatch_count
+@pytest.mark.parametrize(
+    ("env_id", "algo", "ranks", "rate", "batch", "steps"),
+    [
+        ("CartPole-v1", "ppo", 2, 2, 2, 64),
+        ("CartPole-v1", "ppo", 4, 4, 4, 64),
+        ("CartPole-v1", "ppo", 8, 4, 4, 32),
+        ("CartPole-v1", "ppo", 64, 4, 16, 16),
+        ("LunarLander-v3", "ppo", 2, 2, 2, 256),
+        ("LunarLander-v3", "ppo", 16, 4, 4, 64),
+        ("CartPole-v1", "a2c", 8, 4, 8, 5),
+        ("CartPole-v1", "impala", 2, 2, 2, 20),
+    ],
+)
+def test_batch_and_learning_rate_grow_with_the_ranks(env_id, algo, ranks, rate, batch, steps):
+    config = paceline.Config(env_id=env_id, algo=algo, ranks=ranks)
+    alone = paceline.Config(env_id=env_id, algo=algo)
+    assert (config.num_envs, config.minibatch_count) == (alone.num_envs, alone.minibatch_count)
+    rows = config.ranks * config.num_envs * config.rollout_steps
+    assert rows == batch * alone.num_envs * alone.rollout_steps
+    assert (config.lr, config.rollout_steps) == (rate * alone.lr, steps)
+    stored = paceline.Config(**config.as_dict())
+    assert stored.as_dict() == config.as_dict()
+
+
+def test_what_is_given_does_not_grow_with_the_ranks():
+    alone = paceline.Config(env_id="LunarLander-v3")
+    given = {"lr": 0.5, "batch_size": 64, "rollout_steps": 128}
+    config = paceline.Config(env_id="LunarLander-v3", ranks=8, **given)
+    assert {name: getattr(config, name) for name in given} == given
+    for sizes in ({"num_envs": 8}, {"num_workers": 2, "num_envs_per_worker": 4}):
+        config = paceline.Config(env_id="LunarLander-v3", ranks=2, **sizes)
+        assert (config.num_envs, config.lr, config.batch_size) == (8, alone.lr, alone.batch_size)
+
+
+def test_num_envs_is_that_of_each_learner_of_a3c_too():
+    config = paceline.Config(algo="a3c", num_workers=3)
+    assert (config.num_envs, config.lr) == (8, paceline.Config(algo="a2c").lr)
+    assert paceline.Config(algo="a3c", num_workers=3, num_envs=5).num_envs == 5
+    assert paceline.Config(algo="a3c", num_workers=3, num_envs_per_worker=5).num_envs == 5
+
+
+def test_batch_size_counts_the_rows_of_all_ranks():
     given = {"preset": "none", "num_envs": 4, "rollout_steps": 32, "batch_size": 64}
     assert paceline.Config(ranks=2, **given).minibatch_count == 4
     assert paceline.Config(ranks=1, **given).minibatch_count == 2
@@ -453,7 +490,7 @@ def test_a3c_has_a_run_directory_like_any_other_run(shell):
     more = "--log-every 20 --track none --eval-episodes 2 --compile off --hidden 16"
     ended = shell("train", "--output-dir", "run", *(flags + more).split())
     assert ended.code == 0, ended
-    assert "a3c on CartPole-v1 · 2 learners (shared weights, no locks) × 1 envs" in ended.out
+    assert "a3c on CartPole-v1 · 2 learners (shared weights, no locks) × 2 envs" in ended.out
     run = shell.run("run")
     lines = run.metrics()
     assert {line["world_size"] for line in lines} == {2}

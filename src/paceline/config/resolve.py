@@ -34,6 +34,10 @@ EXCLUSIVE = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
 """Pairs of options of which a later layer's one replaces an earlier layer's other."""
 PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
 """Options that name a path, and how `init_method` names a file."""
+MAX_GROWTH = 4
+"""How many times the batch and the learning rate of one learner ranks have at most."""
+SHORT_ROLLOUT = 16
+"""Steps below which rollouts are not shortened."""
 MAX_ROWS = 10**8
 """Rows of a rollout."""
 MAX_ERRORS = 10
@@ -64,6 +68,7 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
         values["total_steps"] = DEFAULT_STEPS
     config = _validate(values | _launched_processes(given), given)
     config = _share_envs(config, given)
+    config = _scale_to_ranks(config, given)
     config = _divide_rollout(config, given)
     _check_entries(config)
     _check_schedules(config)
@@ -251,29 +256,54 @@ def _share_envs(config: Resolved, given: Mapping[str, Any]) -> Resolved:
     if auto_workers and config.ranks > 1:  # the ranks of a host share its CPUs
         started = launched(given.get("ranks") is not None, config.init_method)
         workers = max(1, workers // (local_size(config.ranks) if started else config.ranks))
+    # The workers of a3c are learners, and num_envs is what each of them has.
+    sharing = workers if config.entry("sync").counted_by != "num_workers" else min(workers, 1)
     if each and workers and auto_envs:
-        envs = workers * each
-    elif config.ranks > 1 and auto_envs:  # the preset's number, over all ranks
-        envs = max(1, round(envs / config.ranks))
-    if auto_workers and workers and envs % workers:
-        workers = max(n for n in range(1, workers + 1) if envs % n == 0)
+        envs = sharing * each
+    if auto_workers and sharing > 1 and envs % workers:
+        workers = sharing = max(n for n in range(1, workers + 1) if envs % n == 0)
     if each and not workers:
         raise BadInput(
             f"num_envs_per_worker is {each}, but there are no workers; write --num-workers 2, or "
             "auto, or --num-envs for environments in the learner's own process"
         )
-    if each and each * workers != envs:
+    if each and each * sharing != envs:
         raise BadInput(
-            f"num_envs {envs} is not num_envs_per_worker {each} × num_workers {workers}; give only "
+            f"num_envs {envs} is not num_envs_per_worker {each} × num_workers {sharing}; give only "
             "one of the first two"
         )
-    if workers and envs % workers:
+    if sharing and envs % sharing:
         raise BadInput(
             f"num_envs {envs} can't be divided among {workers} workers; write --num-workers "
             f"{_nearest_divisor(envs, min(workers, envs))}, or --num-envs "
             f"{-(-envs // workers) * workers}"
         )
     return dataclasses.replace(config, num_workers=workers, num_envs=envs)
+
+
+def _scale_to_ranks(config: Resolved, given: Mapping[str, Any]) -> Resolved:
+    """The preset's values for several ranks with its environments each.
+
+    Batch and learning rate grow with the ranks (Goyal 2017), up to MAX_GROWTH times; beyond that
+    rollouts get shorter. What is given stays, and with a number of environments everything does.
+    """
+    growth, steps = growth_by_ranks(config), config.rollout_steps
+    if growth == 1:
+        return config
+    scaled: dict[str, Any] = {
+        "lr": config.lr * growth,
+        "batch_size": config.batch_size and config.batch_size * growth,
+        "rollout_steps": max(min(steps, SHORT_ROLLOUT), steps * growth // config.ranks),
+    }
+    changes = {name: value for name, value in scaled.items() if given.get(name) is None}
+    return dataclasses.replace(config, **changes)
+
+
+def growth_by_ranks(config: Resolved) -> int:
+    """How many times the batch and the learning rate are those of one learner."""
+    sizes = (config.given.get(name) for name in ("num_envs", "num_envs_per_worker"))
+    own = any(size is not None for size in sizes)
+    return 1 if own else min(config.ranks, MAX_GROWTH)
 
 
 def _divide_rollout(config: Resolved, given: Mapping[str, Any]) -> Resolved:
@@ -350,7 +380,7 @@ def _check_schedules(config: Resolved) -> None:
 
 def _check_normalized_rows(config: Resolved) -> None:
     """Normalizing a single advantage to mean 0 would make it 0."""
-    over, rows = config.algorithm.normalize_advantage, config.columns * config.rollout_steps
+    over, rows = config.algorithm.normalize_advantage, config.num_envs * config.rollout_steps
     option = f"{config.algo_section}.normalize_advantage"
     flag = option.replace("_", "-")
     if over == "rollout" and config.ranks * rows == 1:

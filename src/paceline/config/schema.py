@@ -102,12 +102,12 @@ class Config:
     """start from the weights of this run or checkpoint, with all counters at 0"""
 
     num_envs: Count = 8
-    """number of parallel environments"""
+    """parallel environments of each learner: of the run, of each rank, of each a3c learner"""
     num_workers: Annotated[int, Ge(0), Le(4096), BeforeValidator(parse_process_count)] = 0
     """worker processes that step the environments (0: the learner steps them itself; `auto`: one
     per CPU); for a3c, the number of learners"""
     num_envs_per_worker: Count | None = None
-    """environments per worker, instead of num_envs"""
+    """environments per worker (for a3c, per learner), instead of num_envs"""
     sampler: Annotated[Choice, one_of("auto", *ENTRIES["sampler"])] = "auto"
     """how rollouts are collected (auto: `serial`; with workers `stream` for impala, `workers` for
     the others)"""
@@ -115,7 +115,8 @@ class Config:
     """how workers are run"""
     ranks: Annotated[int, Ge(1), Le(4096), BeforeValidator(parse_process_count)] = 1
     """data-parallel learners, each with its own environments, that average their gradients (`auto`:
-    one per CPU; under torchrun its world size); num_envs and num_workers are per rank"""
+    one per CPU; under torchrun its world size); num_envs and num_workers are per rank, and without
+    num_envs the learning rate and the batch grow with the ranks"""
     sync: Annotated[Choice, one_of("auto", *ENTRIES["sync"])] = "auto"
     """how learners combine their gradients (auto: `allreduce` if ranks > 1; a3c uses `hogwild`)"""
     backend: Literal["auto", "shm", "gloo", "nccl"] = "auto"
@@ -315,11 +316,6 @@ class Config:
     def workers(self) -> int:
         """Worker processes per learner."""
         return 0 if self.entry("sync").counted_by == "num_workers" else self.num_workers
-
-    @property
-    def columns(self) -> int:
-        """Environments per learner."""
-        return self.num_envs // max(1, self.num_workers - self.workers)
 
     @property
     def env_name(self) -> str:

@@ -153,7 +153,7 @@ def rollout_spec(
     stores_values = network.acts_with_value and not config.algorithm.needs_log_ratio
     return RolloutSpec(
         steps=config.rollout_steps,
-        columns=config.columns * env_info.columns_per_env,
+        columns=config.num_envs * env_info.columns_per_env,
         obs=env_info.obs_spec.stored,
         action=env_info.act_spec.stored,
         history=env_info.obs_spec.history,
@@ -240,7 +240,7 @@ def _make_learner(
     index = topology.local_rank if choices.device == "cuda" else None
     device = torch.device(choices.device, index) if index is not None else torch.device("cpu")
     make_bonus = None if config.bonus is None else partial(config.make_entry, "bonus")
-    columns = config.columns * env_info.columns_per_env
+    columns = config.num_envs * env_info.columns_per_env
     return Learner(
         network,
         config.algorithm,
@@ -294,9 +294,9 @@ def _explained_memory_errors(config: Config) -> Iterator[None]:
         named = any(words in str(error) for words in OUT_OF_MEMORY)
         if not named and not isinstance(error, MemoryError):
             raise
-        rows = config.columns * config.rollout_steps
+        rows = config.num_envs * config.rollout_steps
         raise OutOfMemory(
-            f"memory ran out with rollouts of {config.columns:,} envs × {config.rollout_steps:,} "
+            f"memory ran out with rollouts of {config.num_envs:,} envs × {config.rollout_steps:,} "
             f"steps in {config.minibatch_count:,} minibatches ({rows // config.minibatch_count:,} "
             "rows each): write a smaller --num-envs, --rollout-steps or --hidden, or more "
             "--minibatches"

@@ -80,9 +80,12 @@ def bf16_missing(gpu: bool) -> str | None:
 
 
 def _worth_compiling(config: Config) -> bool:
-    """Whether the budget is long enough for compiling to pay off."""
-    per_iteration = config.epochs * config.minibatch_count
-    rows = config.learners * config.columns * config.rollout_steps
+    """Whether the budget is long enough for compiling to pay off.
+
+    The steps of all ranks count, so that the form of the step does not depend on their number.
+    """
+    per_iteration = config.ranks * config.epochs * config.minibatch_count
+    rows = config.ranks * config.num_envs * config.rollout_steps
     if config.duration and seconds(config.duration) < WORTH_COMPILING_SECONDS:
         return False
     iterations = (config.total_iters, config.total_steps and config.total_steps / rows)

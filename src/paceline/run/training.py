@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..config.resolve import fit_to_spaces
+from ..config.resolve import fit_to_spaces, growth_by_ranks
 from ..config.schema import BUDGETS, Config
 from ..config.text import printable, several
 from ..config.values import seconds
@@ -218,6 +218,7 @@ def _start(
     if config.init_from:
         load_initial_weights(config.init_from, parts)
     if topology.writes:
+        _announce_growth(config)
         folder = folder or new_directory(request)
         stack.enter_context(locked(folder))
         claim(folder, config, parts.choices, topology.launch)
@@ -328,7 +329,7 @@ def _announce(config: Config, folder: Path, parts: Parts) -> None:
     elif name in ("none", "auto"):
         preset = "none"
     log.info(
-        f"{config.algo_name} on {config.env_name} · {learners}{config.columns} envs × "
+        f"{config.algo_name} on {config.env_name} · {learners}{config.num_envs} envs × "
         f"{config.rollout_steps} steps · seed {config.seed} · preset: {preset}"
     )
     log.info(
@@ -337,6 +338,17 @@ def _announce(config: Config, folder: Path, parts: Parts) -> None:
         f"step {'compiled' if choices.compiled else 'not compiled'} → {shown(folder)}"
     )
     warn_if_oversubscribed(config, choices.threads, parts.topology)
+
+
+def _announce_growth(config: Config) -> None:
+    """Say what differs from one learner's options, where the user has left it to the ranks."""
+    growth = growth_by_ranks(config)
+    if growth > 1 and config.given.get("lr") is None:
+        log.info(
+            f"{config.ranks} ranks × {config.num_envs} envs: the learning rate is {config.lr:g}, "
+            f"{growth} times that of one learner, as an update has more rows; --num-envs or --lr "
+            "sets your own"
+        )
 
 
 def _describe_processes(config: Config, topology: Topology) -> str:

@@ -177,7 +177,7 @@ def variant_folder(folder: Path, algo: str, mode: str) -> Path:
 
 
 def _options(algo: str, mode: str, training: Training) -> dict[str, str]:
-    """Flags of `train` for an algorithm in a mode, with as many environments in each mode."""
+    """Flags of `train` for an algorithm in a mode; a learner has as many environments in each."""
     given, file = training.flags, training.file
     hogwild = "sync" in ALIASES.get(algo, {})
     if hogwild and mode == "ranks":
@@ -191,8 +191,7 @@ def _options(algo: str, mode: str, training: Training) -> dict[str, str]:
     }[mode]
     kept = {name: value for name, value in given.items() if name not in SHAPE}
     if envs is not None:
-        share = ranks if mode == "ranks" else 1
-        kept["num_envs"] = str(max(1, int(envs) // share)) if envs.isdigit() else envs
+        kept["num_envs"] = envs
     return kept | {"algo": algo} | {name: str(count) for name, count in shape.items()}
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...config.registry import entry
+from ...config.resolve import expand_alias
 from ...config.schema import BUDGETS, Config
 from ...errors import BadInput
 from .arguments import (
@@ -71,6 +73,13 @@ class ScalePlan:
         return 1 if self.kind == "ranks" else 0
 
     @property
+    def counts_learners(self) -> bool:
+        """Whether it is learners that are counted: ranks, or a3c's workers."""
+        given = expand_alias({**self.training.file, **self.training.flags})
+        sync = entry("sync", given.get("sync"))
+        return self.kind == "ranks" or (sync is not None and sync.counted_by == "num_workers")
+
+    @property
     def unlimited(self) -> dict[str, str]:
         """Options that lift every limit of the training's own file."""
         return self.training.without_file_budget() | {"stop_at_return": "none"}
@@ -82,15 +91,17 @@ class ScalePlan:
     def global_batch(self, count: int) -> int:
         """Rows of one update, over all ranks; A3C's learners each update by themselves."""
         config = Training(self.options(count), self.training.file).config()
-        return config.ranks * config.columns * self.base.rollout_steps
+        return config.ranks * config.num_envs * self.base.rollout_steps
 
     def options(self, count: int, repeat: int = 0) -> dict[str, str]:
         """Flags of a run at this count, without its budget."""
         shape = {"num_envs": self.num_envs(count), "seed": self.base.seed + repeat}
+        if self.counts_learners:
+            shape["num_envs"] //= max(1, count)
         if self.kind == "workers":
             shape["num_workers"] = count
         else:
-            shape |= {"ranks": count, "num_envs": self.num_envs(count) // count}
+            shape["ranks"] = count
             if self.base.batch_size:  # the same number of minibatches, shared by the ranks
                 shape["minibatches"] = self.base.minibatch_count
         alone = ONE_PROCESS[self.kind] if count == self.alone else {}

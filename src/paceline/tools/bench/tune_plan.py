@@ -90,7 +90,7 @@ class TunePlan:
         """Options of the configuration that lay it out in this shape."""
         hogwild = shape.schedule == "hogwild"
         found: dict[str, Any] = {
-            "num_envs": shape.envs * (shape.learners if hogwild else 1),
+            "num_envs": shape.envs,
             "num_workers": shape.learners if hogwild else shape.workers,
             "rollout_steps": shape.steps,
         }
@@ -147,7 +147,7 @@ def shape_of(config: Config) -> Shape:
     overlaps = config.algorithm.needs_log_ratio and config.sampler != "workers"
     lockstep = config.entry("sync").lockstep
     return Shape(
-        envs=config.columns,
+        envs=config.num_envs,
         steps=config.rollout_steps,
         minibatches=config.minibatch_count,
         learners=config.ranks if lockstep else config.num_workers,
