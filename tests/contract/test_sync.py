@@ -216,7 +216,9 @@ def reduced_of(place, rank, size, backend):
         first = sync.reduce_metrics(np.array([1.0, rank, 0.5]), episodes)
         quiet = sync.reduce_metrics(np.array([0.25]), [])
         again = sync.reduce_metrics(np.array([2.0]), episodes[:1])
-    return [(sums.tolist(), found) for sums, found in (first, quiet, again)]
+        many = sync.reduce_metrics(np.array([1.0]), [episode(rank, n) for n in range(20 * rank)])
+        plain = sync.reduce_metrics(np.array([1.0]), [Episode(rank, n / 3, n) for n in range(8)])
+    return [(sums.tolist(), found) for sums, found in (first, quiet, again, many, plain)]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -227,6 +229,8 @@ def test_metrics_are_added_up_and_every_episode_arrives_once(together, backend, 
         ([size, size * (size - 1) / 2, size / 2], all_episodes),
         ([size / 4], []),
         ([2.0 * size], [episode(r, 0) for r in range(1, size)]),
+        ([1.0 * size], [episode(r, n) for r in range(size) for n in range(20 * r)]),
+        ([1.0 * size], [Episode(r, n / 3, n) for r in range(size) for n in range(8)]),
     ]
     assert together(reduced_of, size, backend) == [expected] * size
 

@@ -20,6 +20,9 @@ from .rendezvous import RankGroup
 from .wire import gather
 
 CPU = torch.device("cpu")
+FEW_EPISODES, MANY_EPISODES = 8, -1
+"""Episodes of a rank that travel with its sums; and what it sends in place of their number if it
+has more."""
 
 
 class Allreduce(Sync):
@@ -85,12 +88,25 @@ class Allreduce(Sync):
         return gather(self.sum, self.rank, self.size, item)
 
     def reduce_metrics(self, sums: Array, episodes: list[Episode]) -> tuple[Array, list[Episode]]:
-        total = torch.from_numpy(np.append(sums, float(len(episodes))))
-        self.sum(total)
-        if total[-1]:
-            parts = self.gather([[e.column, e.total, e.length, dict(e.info)] for e in episodes])
-            episodes = [Episode(*values) for part in parts for values in part]
-        return total[:-1].numpy(), episodes
+        """In one exchange, unless a rank has many episodes, or some with numbers of `info`."""
+        buffer = np.zeros(len(sums) + self.size * (1 + 3 * FEW_EPISODES))
+        buffer[: len(sums)] = sums
+        places = buffer[len(sums) :].reshape(self.size, -1)  # each rank's own
+        mine, plain = places[self.rank], not any(episode.info for episode in episodes)
+        if plain and len(episodes) <= FEW_EPISODES:
+            mine[0] = len(episodes)
+            for n, one in enumerate(episodes):
+                mine[3 * n + 1 : 3 * n + 4] = one.column, one.total, one.length
+        else:
+            mine[0] = MANY_EPISODES
+        self.sum(torch.from_numpy(buffer))
+        total, counts = buffer[: len(sums)], places[:, 0].astype(int).tolist()
+        if MANY_EPISODES not in counts:
+            rows = (places[rank, 1:].reshape(-1, 3)[:n] for rank, n in enumerate(counts) if n)
+            found = [row for part in rows for row in part.tolist()]
+            return total, [Episode(int(column), gain, int(n)) for column, gain, n in found]
+        parts = self.gather([[e.column, e.total, e.length, dict(e.info)] for e in episodes])
+        return total, [Episode(*values) for part in parts for values in part]
 
     def close(self) -> None:
         for part in (self._network, self._memory):

@@ -28,12 +28,11 @@ class RankReducer:
     def moments(self, rows: Array) -> tuple[Array, Array, float]:
         """Rows [n, d] → mean [d] and variance [d] over all ranks, and the number of rows."""
         width = rows.shape[1]
-        sums = torch.zeros(width + 1, dtype=torch.float64)
-        sums[:width] = torch.from_numpy(rows.sum(0, dtype=np.float64))
-        sums[width] = len(rows)
-        self.sum(sums)
+        sums = np.empty(width + 1)
+        sums[:width], sums[width] = rows.sum(0, dtype=np.float64), len(rows)
+        self.sum(torch.from_numpy(sums))
         count = max(float(sums[width]), 1.0)
-        mean = sums[:width].numpy() / count
-        squares = torch.from_numpy(np.square(rows - mean).sum(0, dtype=np.float64))
-        self.sum(squares)
-        return mean, squares.numpy() / count, float(sums[width])
+        mean = sums[:width] / count
+        squares = np.square(rows - mean).sum(0, dtype=np.float64)
+        self.sum(torch.from_numpy(squares))
+        return mean, squares / count, float(sums[width])

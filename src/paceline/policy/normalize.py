@@ -57,15 +57,16 @@ class ReturnScaler:
 
     def returns(self, rollout: Rollout) -> Array:
         """Running discounted returns of the rollout's valid rows, flat."""
-        running, done = np.empty(rollout.reward.shape), rollout.done
+        running = np.empty(rollout.reward.shape)
+        kept = np.where(rollout.done | rollout.first[1:], 0.0, 1.0)
         for at in _groups_without_repeats(rollout.column):
             index = rollout.column[at] % len(self._running)
-            now = self._running[index]
-            for t in range(rollout.steps):
-                now = self._gamma * now + rollout.reward[t, at]
-                running[t, at] = now
-                now = np.where(done[t, at] | rollout.first[t + 1, at], 0.0, now)
-            self._running[index] = now
+            now, rows = self._running[index], np.empty((rollout.steps, len(index)))
+            for row, reward, factor in zip(rows, rollout.reward[:, at], kept[:, at], strict=True):
+                np.multiply(now, self._gamma, out=row)
+                row += reward
+                now = row * factor
+            running[:, at], self._running[index] = rows, now
         return running[rollout.valid]
 
     def __call__(self, reward: Array) -> Array:
