@@ -186,7 +186,7 @@ class Config:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """device of the learner (auto: a GPU if there is one)"""
     threads: Annotated[int, Ge(0), Le(4096)] = 0
-    """CPU threads of the learner (0: one for vectors, all cores for images)"""
+    """CPU threads of the learner (0: one for vectors, all cores for images unless one is faster)"""
     compile: Literal["auto", "on", "off"] = "auto"
     """compile the minibatch step with torch.compile, which needs a C++ compiler (auto: if the run
     is long enough to gain from it)"""

@@ -31,6 +31,7 @@ from ..rollout import Rollout, RolloutSpec
 from ..samplers import Sampler
 from ..samplers.pool import PoolSpec
 from .choices import Choices, choose, cpus_of
+from .thread_trial import without_hindering_threads
 from .topology import Topology, topology_of
 
 log = logging.getLogger("paceline")
@@ -82,16 +83,18 @@ def build(
     with ExitStack() as stack:
         stack.enter_context(_explained_memory_errors(config))
         network = network_for(config, env_info.obs_spec.seen, env_info.act_spec)
-        choices = choices or choose(config, network, topology)
+        resumed, choices = choices is not None, choices or choose(config, network, topology)
         choices = Choices(**sync.broadcast(asdict(choices)))
         if choices.device == "cuda" and not torch.cuda.is_available():
             raise BadInput("this run learned on cuda, and torch sees no GPU here")
         # The matrices are small, and rounding would depend on the number of threads.
         stack.enter_context(threadpool_limits(1, "blas"))
         stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(choices.threads)
         if network.needs_torch and choices.device == "cpu":
             keep_memory()
+        if not resumed and not config.threads and choices.threads > 1 and choices.device == "cpu":
+            choices = _try_threads(config, env_info, network, choices, sync, topology)
+        torch.set_num_threads(choices.threads)
         learner_cpus, worker_cpus = cpus_of(config, choices.threads, topology)
         stack.enter_context(bound(learner_cpus))
         make_learner = partial(_make_learner, config, env_info, sync, topology)
@@ -114,6 +117,22 @@ def build(
         )
         parts.publish()
         yield parts
+
+
+def _try_threads(
+    config: Config,
+    env_info: EnvInfo,
+    network: NetworkSpec,
+    choices: Choices,
+    sync: Sync,
+    topology: Topology,
+) -> Choices:
+    """One thread instead of several, if these hinder each other."""
+    rows = config.rollout_steps * config.columns * env_info.columns_per_env
+    cpus, _ = cpus_of(config, choices.threads, topology)
+    with bound(cpus):
+        minibatch = rows // config.minibatch_count
+        return without_hindering_threads(choices, network, minibatch, sync, topology)
 
 
 def make_sampler(
