@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -101,6 +102,8 @@ class Arrival:
     episodes: list[Episode]
     snapshot: Snapshot
     """state of its columns after it"""
+    seconds: float = math.nan
+    """that the worker was at work on it; NaN if the pool does not measure that"""
 
 
 class WorkerPool(Counters, Protocol):

@@ -194,7 +194,7 @@ class ProcessPool:
         worker.env_restarts = done.failures
         rollout = worker.slots[done.slot]
         snapshot = worker.ledger.record(rollout, unpack_counters(*done.counters))
-        return Arrival(worker.number, done.slot, rollout, done.episodes, snapshot)
+        return Arrival(worker.number, done.slot, rollout, done.episodes, snapshot, done.seconds)
 
     def _shorten(self, trace: str) -> str:
         """The whole of the first traceback, the last line of later ones: they are mostly alike."""

@@ -10,6 +10,7 @@ import faulthandler
 import logging
 import os
 import random
+import time
 import traceback
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class Done:
     episodes: list[Episode]
     failures: int
     """environments rebuilt by this process so far"""
+    seconds: float
+    """from the first step of the rollout to the last"""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,8 @@ def _serve(
                 channel.send(Ready(block.snapshot(), different))
             case Fill(slot):
                 block.load(weights, published.read(weights))
+                began = time.perf_counter()
                 episodes = block.fill(slots[slot])
+                seconds = time.perf_counter() - began
                 counters = pack_counters(block.counters())
-                channel.send(Done(slot, counters, episodes, block.columns.failures))
+                channel.send(Done(slot, counters, episodes, block.columns.failures, seconds))

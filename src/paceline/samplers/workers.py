@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..envs.columns import ReplayMismatch
 from ..errors import BadInput
 from ..rollout import Array, Episode, Rollout
+from .barrier_cost import BarrierCost
 from .ledger import ledgers_state, restore_ledgers
 from .pool import TICK, PoolSpec, WorkerPool
 
@@ -60,6 +62,10 @@ class Workers(PoolSampler):
 
     runs_ahead = False
 
+    def __init__(self, pool: WorkerPool) -> None:
+        super().__init__(pool)
+        self._barrier_cost = BarrierCost(pool.spec)
+
     @staticmethod
     def make(spec: PoolSpec, config: Config) -> Workers:
         return Workers(config.make_entry("pool", spec))
@@ -72,11 +78,15 @@ class Workers(PoolSampler):
     def collect(self) -> Rollout:
         pool, workers = self._pool, range(self._pool.spec.workers)
         pool.begin()
+        began, alone = time.perf_counter(), 0.0
         for worker in workers:
             pool.fill(worker, 0)
         episodes: dict[int, list[Episode]] = {}
         while len(episodes) < len(workers):
             for arrival in pool.arrivals(TICK):
                 episodes[arrival.worker] = arrival.episodes
+                alone += arrival.seconds
+        if not self._barrier_cost.decided:
+            self._barrier_cost.record(time.perf_counter() - began, alone)
         in_order = [episode for worker in workers for episode in episodes[worker]]
         return replace(pool.common, episodes=in_order)
