@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import gymnasium as gym
 import numpy as np
@@ -17,10 +17,14 @@ from environments import ACTIONS, OBSERVATIONS, Anything
 from saved_runs import last_state, left_after
 
 import paceline
+from paceline.distributed.allreduce import Allreduce
+from paceline.distributed.rendezvous import join_group
 from paceline.processes.hardware import available_cpus
 from paceline.run import thread_trial
 from paceline.run.build import env_info_of, network_for
+from paceline.run.choices import Choices
 from paceline.run.thread_trial import HINDER, compare, slowdown_of_ranks, trial
+from paceline.run.topology import Topology
 
 pytestmark = pytest.mark.timeout(60)
 several_cpus = pytest.mark.skipif(available_cpus() < 2, reason="there is but one CPU")
@@ -90,6 +94,25 @@ def two_cpus(monkeypatch):
 )
 def test_the_slowest_rank_decides(taken, slowdown):
     assert slowdown_of_ranks(taken) == slowdown
+
+
+def decided_by(place, rank, size, found):
+    """Threads that a rank ends with, where its trial found these times; and what it said."""
+    said = []
+    thread_trial.log.warning = said.append
+    thread_trial.trial = lambda *_: found[rank]
+    topology = Topology(rank=rank, size=size, started=True, learners=size)
+    with closing(Allreduce(join_group(place, rank, size, 20.0), "auto", timeout=20.0)) as sync:
+        choices = Choices(threads=2, compiled=False, device="cpu")
+        chosen = thread_trial.without_hindering_threads(choices, None, 8, sync, topology)
+    return chosen.threads, len(said)
+
+
+@pytest.mark.parametrize("other", [0.5, 3.0])
+def test_ranks_decide_the_same_and_the_first_says_so(together, clean, other):
+    """Their weights would differ in the last bits if they had different numbers of threads."""
+    found = together(decided_by, 2, [(0.5, 1.0), (other, 1.0)])
+    assert found == ([(2, 0), (2, 0)] if other < 1 else [(1, 1), (1, 0)])
 
 
 @pytest.mark.parametrize(
