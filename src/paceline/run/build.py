@@ -128,7 +128,7 @@ def _try_threads(
     topology: Topology,
 ) -> Choices:
     """One thread instead of several, if these hinder each other."""
-    rows = config.rollout_steps * config.columns * env_info.columns_per_env
+    rows = config.rollout_steps * config.num_envs * env_info.columns_per_env
     cpus, _ = cpus_of(config, choices.threads, topology)
     with bound(cpus):
         minibatch = rows // config.minibatch_count
