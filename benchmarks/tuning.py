@@ -29,8 +29,8 @@ from pathlib import Path
 from parallel import _spread as spread
 
 from paceline.processes.hardware import available_cpus, cpu_name
+from paceline.run.cost_model import Shape
 from paceline.tools.bench.runs import interrupt_on_signals
-from paceline.tools.bench.tune_model import Shape
 from paceline.tools.bench.tune_plan import TunePlan, parse_tune
 from paceline.tools.bench.tune_search import Search
 

@@ -32,7 +32,7 @@ from .run.directory import (
     run_facts,
 )
 from .run.evaluation import EvalResult, Evaluation, evaluate_policy
-from .run.handle import Run, Training
+from .run.handle import Begin, Run, Training
 from .run.saved import SavedRun, open_run, plain_config, refuse_irregular
 from .run.topology import Topology, topology_of
 from .storage.checkpoint import Checkpoint
@@ -55,9 +55,15 @@ def train(config: Config, stopping: Callable[[], bool] = lambda: False) -> Run:
     requested_at, topology = launcher.requested_at(), topology_of(config)
     if config.output_dir and topology.writes:
         refuse_to_overwrite(Path(config.output_dir), config, topology.launch)
+    if config.parallel is not None:
+        return Run(config, partial(_calibrate_and_train, config, requested_at), stopping)
+    return Run(config, _beginning(config, topology, requested_at), stopping)
+
+
+def _beginning(config: Config, topology: Topology, requested_at: float) -> Begin:
     if topology.must_launch:
-        return Run(config, partial(_launch_training, config, topology.size), stopping)
-    return Run(config, partial(_train_here, config, None, topology, requested_at), stopping)
+        return partial(_launch_training, config, topology.size)
+    return partial(_train_here, config, None, topology, requested_at)
 
 
 def resume(run: str | Path, stopping: Callable[[], bool] = lambda: False, **changes: Any) -> Run:
@@ -72,6 +78,17 @@ def resume(run: str | Path, stopping: Callable[[], bool] = lambda: False, **chan
         job = make_job("resume", str(folder), config.env_id, **changes)
         return Run(config, partial(launch, job, config, topology.size), stopping)
     return Run(config, partial(_train_here, config, saved, topology, requested_at), stopping)
+
+
+@contextmanager
+def _calibrate_and_train(
+    config: Config, requested_at: float, stopping: Callable[[], bool]
+) -> Iterator[Training]:
+    from .run.parallel import calibrated
+
+    config = calibrated(config)
+    with _beginning(config, topology_of(config), requested_at)(stopping) as training:
+        yield training
 
 
 @contextmanager
@@ -112,6 +129,11 @@ def build(config: Config) -> Iterator[Parts]:
     With worker processes too; ranks and a3c, which are several processes, are `train`'s.
     """
     topology = topology_of(config)
+    if config.parallel is not None:
+        raise BadInput(
+            f"parallel is {config.parallel!r}, by which train chooses the processes of a run, and "
+            "build makes the parts of one; leave it out, or use paceline.train(config)"
+        )
     if topology.size > 1:
         raise BadInput(
             f"build makes the parts of one process, and this is a run of {topology.size}; leave "

@@ -121,7 +121,6 @@ OTHERS = """
 --save-dir x                         --output-dir
 --resume runs/x                      none
 --lstm 64                            planned
---parallel auto                      planned
 --video-every 10                     planned
 --opponent random                    planned
 """
@@ -181,8 +180,8 @@ def test_the_command_says_the_same(shell, index):
             "training: there is no such section; its options are written without it: "
             "lr for learning_rate, gamma, ppo: {entropy_coef: …} for ent_coef",
         ),
-        ({"parallel": {"num_workers": 2, "nproc": 2}}, "without it: num_workers, ranks for nproc"),
-        ({"parallel": "auto"}, f"{YET} "),
+        ({"processes": {"num_workers": 2, "nproc": 2}}, "without it: num_workers, ranks for nproc"),
+        ({"parallel": {"num_workers": 2}}, "should be auto, or a number of CPUs"),
         ({"env": "Acrobot-v1"}, "the environment is env_id"),
     ],
     ids=str,

@@ -11,13 +11,13 @@ import pytest
 from environments import ACTIONS, OBSERVATIONS, Anything
 
 from paceline.envs.source import Source
-from paceline.envs.spaces import action_spec
+from paceline.envs.spaces import action_spec, random_actions
 from paceline.tools.check import episodes, seeding
 from paceline.tools.check.compare import StepResult, brief, first_difference, identical
 from paceline.tools.check.ends import shows_time
 from paceline.tools.check.environment import CheckedEnv, EnvFactory, Request
 from paceline.tools.check.examine import examine
-from paceline.tools.check.player import Player, action_mask, random_actions
+from paceline.tools.check.player import Player, action_mask
 from paceline.tools.check.report import heading
 from paceline.tools.check.rules import RULES
 from paceline.tools.check.seeding import generator_states, touched_generators

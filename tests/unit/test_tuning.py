@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from measuring import report
 
 from paceline.envs.source import inspect_env
-from paceline.tools.bench.tune_model import (
+from paceline.run.cost_model import (
     PHASE_NAMES,
     Burst,
     Constants,

@@ -41,6 +41,7 @@ START = (
     "config",
     "preset",
     "ranks",
+    "parallel",
 )
 """The options that people use first."""
 GROUPS = {
@@ -61,6 +62,7 @@ PLACEHOLDERS = {
     "preset": "NAME",
     "init_from": "RUN",
     "init_method": "URL",
+    "parallel": "{auto,N}",
     "hidden": "SIZES",
     "schedule_budget": "BUDGET",
     "log_info": "KEYS",

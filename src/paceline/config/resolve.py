@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from ..envs.spaces import ActionSpec, ObservationSpec
 
 DEFAULT_STEPS = 1_000_000
-EXCLUSIVE = (("batch_size", "minibatches"), ("num_envs", "num_envs_per_worker"))
+CHOSEN = ("num_workers", "ranks", "sampler", "num_envs_per_worker")
+"""Options that `parallel` decides."""
+EXCLUSIVE = (
+    ("batch_size", "minibatches"),
+    ("num_envs", "num_envs_per_worker"),
+    *(("parallel", name) for name in CHOSEN),
+)
 """Pairs of options of which a later layer's one replaces an earlier layer's other."""
 PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
 """Options that name a path, and how `init_method` names a file."""
@@ -56,7 +62,10 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
     given: dict[str, Any] = {}
     for layer in layers:
         given = _merge_layers(given, _plain(layer))
+    parallel = _check_parallel(given)
     given = _absolute_paths(expand_alias(given))
+    if parallel:  # an alias has set them
+        given = {name: value for name, value in given.items() if name not in CHOSEN}
     preset, algorithm = preset_values(given), entry("algo", given.get("algo", Resolved.algo))
     values = _merge_layers(getattr(algorithm, "defaults", {}), preset)
     if any(given.get(name) is not None for name in BUDGETS):
@@ -66,6 +75,8 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
         values["preset"] = preset["preset"]
     if all(values.get(name) is None for name in BUDGETS):
         values["total_steps"] = DEFAULT_STEPS
+    if parallel and getattr(entry("sync", given.get("sync")), "counted_by", "") == "num_workers":
+        values["num_workers"] = 1
     config = _validate(values | _launched_processes(given), given)
     config = _share_envs(config, given)
     config = _scale_to_ranks(config, given)
@@ -137,6 +148,31 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def expand_alias(given: dict[str, Any]) -> dict[str, Any]:
     alias = ALIASES.get(str(given.get("algo")))
     return given if alias is None else alias | given | {"algo": alias["algo"]}
+
+
+def _check_parallel(given: Mapping[str, Any]) -> bool:
+    """Whether `parallel` is to choose the processes; refused where they are chosen already."""
+    parallel = given.get("parallel")
+    if parallel in (None, "none"):
+        return False
+    for name in CHOSEN:
+        if given.get(name) is not None:
+            raise BadInput(
+                f"parallel is {parallel!r}, which chooses {name}, and {name} is {given[name]!r}; "
+                "leave one of them out"
+            )
+    algo = str(given.get("algo"))
+    if "ranks" in ALIASES.get(algo, {}):
+        raise BadInput(
+            f"parallel is {parallel!r}, which chooses ranks, and {algo} is an algorithm on ranks; "
+            f"write --algo {ALIASES[algo]['algo']}, or leave parallel out"
+        )
+    if started := launched(init_method=given.get("init_method") or Resolved.init_method):
+        raise BadInput(
+            f"parallel is {parallel!r}, which chooses processes, and a launcher has started "
+            f"{started} already (RANK is set); leave it out, or start the command without torchrun"
+        )
+    return True
 
 
 def _absolute_paths(given: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from .values import (
     parse_list,
     parse_mapping,
     parse_optional,
+    parse_parallel,
     parse_process_count,
     parse_wrappers,
 )
@@ -117,6 +118,9 @@ class Config:
     """data-parallel learners, each with its own environments, that average their gradients (`auto`:
     one per CPU; under torchrun its world size); num_envs and num_workers are per rank, and without
     num_envs the learning rate and the batch grow with the ranks"""
+    parallel: Annotated[Literal["auto"] | int | None, BeforeValidator(parse_parallel)] = None
+    """choose num_workers and ranks by a calibration of at most 3 s: the best use of all CPUs
+    (`auto`), or of so many"""
     sync: Annotated[Choice, one_of("auto", *ENTRIES["sync"])] = "auto"
     """how learners combine their gradients (auto: `allreduce` if ranks > 1; a3c uses `hogwild`)"""
     backend: Literal["auto", "shm", "gloo", "nccl"] = "auto"

@@ -99,6 +99,18 @@ def parse_process_count(value: Any) -> Any:
     return value
 
 
+def parse_parallel(value: Any) -> Any:
+    """`auto`, or a number of CPUs; `none` → None."""
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value in ("auto", None) or (whole and 1 <= value <= 4096):
+        return value
+    if value == "none":
+        return None
+    raise ValueError("should be auto, or a number of CPUs, such as 4")
+
+
 def parse_keys(value: Any) -> Any:
     """`a,b` → (a, b); `none` → (); `auto` stays."""
     if value == "auto":

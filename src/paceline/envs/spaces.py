@@ -372,3 +372,17 @@ def _choices_text(sizes: Sequence[int], starts: Sequence[int], shape: tuple[int,
 
 def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} …"
+
+
+def random_actions(
+    generator: np.random.Generator, spec: ActionSpec, mask: Array | None, rows: int = 1
+) -> Array:
+    """[R, ...] as a policy gives them; none that `mask[R, choices]` forbids."""
+    if spec.kind == "box":
+        return generator.standard_normal((rows, spec.size)).astype(np.float32)
+    scores = generator.random((rows, sum(spec.choices)))
+    if mask is not None:
+        scores *= mask
+    ends = np.cumsum(spec.choices)[:-1]
+    chosen = np.stack([part.argmax(1) for part in np.split(scores, ends, 1)], 1)
+    return chosen if spec.kind == "multi" else chosen[:, 0]

@@ -10,9 +10,9 @@ from typing import Any
 
 from ...errors import BadInput
 from ...processes.hardware import available_cpus, cpu_name
+from ...run.cost_model import Constants, Shape
 from ...storage.files import replace_file
 from .runs import interrupt_on_signals
-from .tune_model import Constants, Shape
 from .tune_plan import TunePlan, parse_tune
 from .tune_text import conclusion, config_text, proposal, table
 

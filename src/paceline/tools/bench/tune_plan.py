@@ -14,9 +14,9 @@ from ...config.values import parse_duration, seconds
 from ...envs.source import EnvInfo
 from ...errors import BadInput
 from ...processes.hardware import available_cpus
+from ...run.cost_model import Constants, Shape, shape_of
 from .arguments import Training, file_name, parse_options, refuse_flags, whole_number
 from .runs import SPEED_ONLY
-from .tune_model import Constants, Shape
 from .tune_space import Limits, candidates, min_rollout
 
 SET_BY_TUNE = {
@@ -140,21 +140,6 @@ def parse_tune(arguments: list[str]) -> TunePlan:
     if plan.save_constants is not None:
         _check_output(plan.save_constants, ".json", overwrite)
     return plan
-
-
-def shape_of(config: Config) -> Shape:
-    """How a training is laid out by its configuration."""
-    overlaps = config.algorithm.needs_log_ratio and config.sampler != "workers"
-    lockstep = config.entry("sync").lockstep
-    return Shape(
-        envs=config.num_envs,
-        steps=config.rollout_steps,
-        minibatches=config.minibatch_count,
-        learners=config.ranks if lockstep else config.num_workers,
-        workers=config.num_workers if lockstep else 0,
-        pinned=config.pin,
-        schedule="hogwild" if not lockstep else "stream" if overlaps else "alternate",
-    )
 
 
 def trace_of(config: Config) -> float:

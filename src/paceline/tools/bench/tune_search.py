@@ -6,24 +6,19 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from ...cli.console import clock
-from ...envs.source import EnvInfo
 from ...errors import PacelineError
 from ...processes.hardware import available_cpus
-from ...rollout import Rollout
 from ...run.build import network_for
+from ...run.calibration import time_env_row
 from ...run.choices import choose
+from ...run.cost_model import Burst, Constants, Shape, fit
 from ...run.topology import topology_of
-from ..check.player import random_actions
 from .metrics import Lines, measure, read_metrics
 from .runs import Cell, RunFailed, scratch_runs
-from .tune_model import Burst, Constants, Shape, fit
 from .tune_plan import TunePlan
 from .tune_space import candidates, shortlist, simplest
 
@@ -77,25 +72,6 @@ def burst_from(lines: Lines, shape: Shape) -> Burst:
         valid=min(1.0, found["steps"] / found["iters"] / shape.rows),
         memory_mb=found["memory_mb"],
     )
-
-
-def time_env_row(env_info: EnvInfo, seed: int, num_envs: int, seconds: float) -> float:
-    """Seconds of one row of one environment, stepped in this process with random actions."""
-    draw, obs_spec = np.random.default_rng(seed), env_info.obs_spec
-    rows, spent = 0, 0.0
-    with closing(env_info.columns(num_envs, seed)) as columns:
-        out = Rollout.allocate(1, num_envs, obs_spec.stored, env_info.act_spec.stored)
-        columns.reset(out.obs[-1])
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until or not rows:
-            out.start_next()
-            mask = obs_spec.split(out.obs[0])["mask"] if obs_spec.mask else None
-            actions = columns.adapt(random_actions(draw, env_info.act_spec, mask, num_envs))
-            began = time.perf_counter()
-            columns.step(0, actions, out)
-            spent += time.perf_counter() - began
-            rows += num_envs
-    return spent / rows
 
 
 class Search:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from .tune_model import Constants, Shape, fps
+from ...run.cost_model import Constants, Shape, fps
 
 SHORTEST = 16
 """Steps that no rollout goes below, unless the preset's are shorter."""

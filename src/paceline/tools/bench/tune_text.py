@@ -16,8 +16,8 @@ import yaml
 from ...config.schema import Config
 from ...config.text import several
 from ...processes.hardware import available_cpus, cpu_name
+from ...run.cost_model import PHASE_NAMES, Constants, Phases, Shape, fps, predict, split_phases
 from .tables import text_table
-from .tune_model import PHASE_NAMES, Constants, Phases, Shape, fps, predict, split_phases
 from .tune_plan import TunePlan, trace_of
 from .tune_space import candidates, horizon, simplest
 

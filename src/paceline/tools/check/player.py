@@ -1,4 +1,4 @@
-"""Random actions, and playing one environment with them, episode after episode."""
+"""Playing one environment with random actions, episode after episode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...envs.adapters import ActionAdapter
 from ...envs.env_columns import is_gymnasium_env
-from ...envs.spaces import ACTION_MASK, ActionSpec
+from ...envs.spaces import ACTION_MASK, ActionSpec, random_actions
 from ...rollout import Array
 from .compare import StepResult, identical
 from .environment import CheckedEnv
@@ -18,20 +18,6 @@ MAX_TRIED = 32
 """Discrete actions that are tried one by one."""
 NEXT_SEED = 7919
 """Between the seeds of one episode and the next."""
-
-
-def random_actions(
-    generator: np.random.Generator, spec: ActionSpec, mask: Array | None, rows: int = 1
-) -> Array:
-    """[R, ...] as a policy gives them; none that `mask[R, choices]` forbids."""
-    if spec.kind == "box":
-        return generator.standard_normal((rows, spec.size)).astype(np.float32)
-    scores = generator.random((rows, sum(spec.choices)))
-    if mask is not None:
-        scores *= mask
-    ends = np.cumsum(spec.choices)[:-1]
-    chosen = np.stack([part.argmax(1) for part in np.split(scores, ends, 1)], 1)
-    return chosen if spec.kind == "multi" else chosen[:, 0]
 
 
 def given_mask(result: StepResult) -> Any:

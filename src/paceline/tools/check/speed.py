@@ -15,10 +15,10 @@ import psutil
 
 from ...envs.env_columns import EnvColumns
 from ...envs.native import NativeColumns
+from ...envs.spaces import random_actions
 from ...rollout import Rollout
 from ..findings import MB, Bytes, Finding, Level
 from .environment import CALLS, EnvFactory
-from .player import random_actions
 from .rules import found
 
 ENVS, FEW_ENVS = 8, 2

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from ...config.text import several
+from ..config.text import several
+
+if TYPE_CHECKING:
+    from ..config.schema import Config
 
 Schedule = Literal["alternate", "stream", "hogwild"]
 """Sampling and learning alternate; overlap (impala with workers); or run in each a3c learner."""
@@ -21,7 +24,7 @@ MAX_SLOWDOWN = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What tune decides: how the rows of an update are laid out over processes."""
+    """How the rows of an update are laid out over processes."""
 
     envs: int
     """of each learner"""
@@ -76,6 +79,21 @@ class Shape:
         return text + (", pinned" if self.pinned else "")
 
 
+def shape_of(config: Config) -> Shape:
+    """How a training is laid out by its configuration."""
+    overlaps = config.algorithm.needs_log_ratio and config.sampler != "workers"
+    lockstep = config.entry("sync").lockstep
+    return Shape(
+        envs=config.num_envs,
+        steps=config.rollout_steps,
+        minibatches=config.minibatch_count,
+        learners=config.ranks if lockstep else config.num_workers,
+        workers=config.num_workers if lockstep else 0,
+        pinned=config.pin,
+        schedule="hogwild" if not lockstep else "stream" if overlaps else "alternate",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Constants:
     """What a training costs on one machine; the fields of --save-constants."""
@@ -99,7 +117,7 @@ class Constants:
     together: float = 1.0
     """slowdown of every process when all CPUs are busy"""
     threaded: float = 0.0
-    """share of the learning that threads divide"""
+    """share of the network's time that threads divide"""
     valid: float = 1.0
     """share of the rows that are steps, not resets"""
     epochs: int = 1
@@ -163,14 +181,20 @@ def _busy(processes: int, cpus: int) -> float:
 def rollout_time(shape: Shape, known: Constants) -> tuple[float, float]:
     """Of a sampler that is alone: its environments', and its policy's."""
     rows = shape.steps * (shape.envs // max(1, shape.workers))
-    return rows * known.env, shape.steps * known.call + rows * known.act
+    divided = 1.0 if shape.workers else _divided(shape, known)
+    return rows * known.env, (shape.steps * known.call + rows * known.act) * divided
 
 
 def update_time(shape: Shape, known: Constants) -> float:
     """Of a learner that is alone, with its share of every minibatch."""
     rows = shape.envs * shape.steps / shape.minibatches
-    divided = 1.0 - known.threaded + known.threaded / shape.threads
-    return known.epochs * shape.minibatches * (known.step + rows * known.row) * divided
+    steps = known.epochs * shape.minibatches
+    return steps * (known.step + rows * known.row) * _divided(shape, known)
+
+
+def _divided(shape: Shape, known: Constants) -> float:
+    """Time of the network with the learner's threads, as a share of that with one."""
+    return 1.0 - known.threaded + known.threaded / shape.threads
 
 
 def sync_time(shape: Shape, known: Constants) -> float:
@@ -230,10 +254,10 @@ def fit(
     rest differ from `base` in what they are named after.
     """
     one, two = base.shape, other.shape
-    call, each = _line(
+    call, each = line(
         (one.envs, base.t_rollout / one.steps), (two.envs, other.t_rollout / two.steps)
     )
-    step, row = _line(
+    step, row = line(
         (one.batch, base.t_learn / (epochs * one.minibatches)),
         (two.batch, other.t_learn / (epochs * two.minibatches)),
     )
@@ -268,7 +292,7 @@ def fit(
     return known
 
 
-def _line(one: tuple[float, float], two: tuple[float, float]) -> tuple[float, float]:
+def line(one: tuple[float, float], two: tuple[float, float]) -> tuple[float, float]:
     """Intercept and slope of a line through the first point; neither is negative."""
     (x, y), (other, height) = one, two
     steepest = y / x
