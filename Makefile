@@ -5,7 +5,7 @@ ENV ?= CartPole-v1
 OUT ?=
 DURATION ?= 30m
 RUNS ?= $$(ls -dt runs/*/config.yaml | head -2 | xargs -n 1 dirname)
-WORKERS ?= auto
+WORKERS ?=
 RANKS ?= auto
 JOBS ?= auto
 ARGS ?=
@@ -34,7 +34,7 @@ help: ## this list
 	@echo 'ENV=CartPole-v1       environment of the train targets, scale and bench'
 	@echo 'OUT=DIR               output directory; of evaluate, the run [the newest one in runs/]'
 	@echo 'DURATION=30m          of the -timed targets; of each run of bench [2m]'
-	@echo 'WORKERS=2, RANKS=2    processes of the parallel targets [as many as there are CPUs]'
+	@echo 'WORKERS=2, RANKS=2    processes of the parallel targets [what suits the CPUs]'
 	@echo 'RUNS="runs/a runs/b"  what compare compares [the two newest]'
 	@echo 'JOBS=0                processes of test and test-all [one per CPU]; 0: none beside'
 	@echo 'ARGS="--seed 3"       more flags, for whatever the target runs: paceline, tensorboard,'
@@ -65,8 +65,8 @@ extras: .venv/.installed-extras ## install every suite of environments
 train: install ## train PPO in one process, and evaluate
 train-a2c: install ## train A2C in one process
 train-impala: install ## train IMPALA in one process
-train-parallel: install ## train PPO with worker processes
-train-a2c-parallel: install ## train A2C with worker processes
+train-parallel: install ## train PPO with the processes that suit it best, or WORKERS
+train-a2c-parallel: install ## train A2C with the processes that suit it best, or WORKERS
 train-impala-parallel: install ## train IMPALA with worker processes
 train-ranks: install ## train PPO with data-parallel ranks (DD-PPO)
 train-a3c: install ## train A3C; its learners are its workers
@@ -75,7 +75,8 @@ train train-parallel train-ranks: algo = ppo
 train-a2c train-a2c-parallel: algo = a2c
 train-impala train-impala-parallel: algo = impala
 train-a3c: algo = a3c
-train-parallel train-a2c-parallel train-impala-parallel train-a3c: way = --num-workers $(WORKERS)
+train-parallel train-a2c-parallel: way = $(if $(WORKERS),--num-workers $(WORKERS),--parallel auto)
+train-impala-parallel train-a3c: way = --num-workers $(or $(WORKERS),auto)
 train-ranks: way = --ranks $(RANKS)
 
 $(TRAIN):

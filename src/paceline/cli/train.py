@@ -118,7 +118,7 @@ def eval_command(arguments: list[str]) -> int:
     evaluation = Evaluation(episodes=episodes, sample=given["sampled"], seed=seed)
     source, result = Path(given["run"] or given["checkpoint"]), None
     text = "ending the evaluation with what it has; again to quit now"
-    with _stoppable(stream=sys.stderr, text=text) as (stop, _):
+    with stoppable(stream=sys.stderr, text=text) as (stop, _):
         evaluation.stopping = stop
         with interruptible():  # an environment may hang
             result = evaluate_saved(source, evaluation, given["env_id"])
@@ -153,7 +153,7 @@ def follow(start: Callable[[Callable[[], bool]], Run], topology: Topology) -> in
     if topology.started:
         end_with(os.getppid(), by_kernel=True)  # a killed launcher leaves its ranks running
     with (
-        _stoppable(topology.rank, insist=not topology.started) as (stop, console),
+        stoppable(topology.rank, insist=not topology.started) as (stop, console),
         closing(start(stop)) as run,
     ):
         console.starting("starting")
@@ -168,7 +168,7 @@ def follow(start: Callable[[Callable[[], bool]], Run], topology: Topology) -> in
 
 
 @contextmanager
-def _stoppable(
+def stoppable(
     rank: int = 0,
     insist: bool = True,
     stream: TextIO | None = None,

@@ -34,8 +34,8 @@ UNDISTURBED = 0.85
 """Share of a CPU that this process gets where no other programs want it."""
 LONGEST = 0.15
 """Seconds that a timed part of an iteration may take."""
-SHORT = 0.02
-"""Seconds of a worker's rollout: short, to see the cost of waking it."""
+SHORT = 5e-3
+"""Seconds of a worker's rollout: short, to see the cost of waking it, and yet many times that."""
 WAKE = 100e-6
 """Seconds of waking a worker at least."""
 EXCHANGE, BANDWIDTH, SKEW = 60e-6, 2e9, 0.05
@@ -103,7 +103,7 @@ class Calibration:
             base = measure(parts, probe, SECONDS["probe"])
             share, size = max(1, base.envs // self._cpus), 4 * len(parts.learner.flat.weights)
             alone, together, steps = self._time_workers(parts, one, base, share)
-        small, threaded = base, 0.0
+        small, faster = base, base.step
         whole = None if large else _largest_part(one, base)
         if whole is not None:
             with self._parts(whole, self._choices) as parts:
@@ -112,11 +112,9 @@ class Calibration:
             if part is not None and _batch(part) != _batch(whole):
                 with self._parts(part, self._choices) as parts:
                     small = measure(parts, part, SECONDS["more"])
-        elif large and self._cpus > 1:
+        elif large:
             with self._parts(probe, replace(slow, threads=self._cpus)) as parts:
                 faster = measure(parts, probe, SECONDS["more"]).step
-            share = (1.0 - faster / base.step) / (1.0 - 1.0 / self._cpus)
-            threaded = min(1.0, max(0.0, share))
         part = dataclasses.replace(whole or probe, num_envs=_learners(one) * share)
         with self._parts(part, slow) as parts:
             began, cpu = time.perf_counter(), time.process_time()
@@ -124,7 +122,8 @@ class Calibration:
             spent = time.process_time() - cpu
             self.disturbed = spent < UNDISTURBED * (time.perf_counter() - began)
         wake = min(0.5 * alone, max(WAKE, alone - steps * fewer.act))
-        slowdown = (together - wake * self._cpus) / (alone - wake)
+        beside = min(MAX_SLOWDOWN, max(1.0, (together - wake * self._cpus) / (alone - wake)))
+        gained = 1.0 - faster / (beside * base.step) if large else 0.0
         call, each = line((base.envs, base.act), (fewer.envs, fewer.act))
         step, row = line((base.rows, base.step), (small.rows, small.step))
         exchange = EXCHANGE + size / BANDWIDTH
@@ -138,8 +137,8 @@ class Calibration:
             row=row,
             wake=wake,
             sync=exchange,
-            together=min(MAX_SLOWDOWN, max(1.0, slowdown)),
-            threaded=threaded,
+            together=beside,
+            threaded=min(1.0, max(0.0, gained / (1.0 - 1.0 / self._cpus))),
             epochs=one.epochs,
         )
 
@@ -158,8 +157,7 @@ class Calibration:
         """Seconds of a rollout of a worker with `share` environments while the others wait, and of
         all at the same time; and how many steps it has."""
         segment = one.memory_segment or 1
-        limit = int(SHORT * base.envs / (base.act * share))
-        steps = max(segment, min(one.rollout_steps, limit) // segment * segment)
+        steps = max(1, int(SHORT * base.envs / (base.act * share)) // segment) * segment
         columns = self._cpus * share * self._env_info.columns_per_env
         spec = PoolSpec(
             env_info=self._env_info,

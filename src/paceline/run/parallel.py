@@ -99,11 +99,13 @@ def layouts(config: Config, cpus: int, large: bool, gpu: bool = False) -> list[L
         for workers in ([] if kind == "hogwild" else [0]) + [*range(fewest, cpus // ranks + 1)]:
             changes: dict[str, Any] = {"num_workers": workers, "ranks": ranks}
             busy = workers if kind == "stream" else 0
-            threads = max(1, cpus // ranks - busy) if large and kind != "hogwild" else 1
-            if large and not config.threads and config.parallel != "auto":
-                changes["threads"] = threads
-            if layout := _layout(given, changes, config.threads or threads):
-                found.append(layout)
+            free = max(1, cpus // ranks - busy) if large and kind != "hogwild" else 1
+            for threads in {config.threads: None} if config.threads else {free: None, 1: None}:
+                # By itself the learner uses all CPUs that are free.
+                if large and (threads < free or config.parallel != "auto"):
+                    changes["threads"] = threads
+                if layout := _layout(given, changes, threads):
+                    found.append(layout)
     return found
 
 
@@ -126,7 +128,7 @@ def best(shapes: Sequence[Shape], known: Constants, cpus: int) -> Shape:
     if fastest < GAIN * one:
         return shapes[0]
     near = [shape for shape in shapes if rates[shape] >= max(NEAR * fastest, GAIN * one)]
-    return min(near, key=lambda shape: (shape.processes, -rates[shape]))
+    return min(near, key=lambda shape: (shape.processes, shape.threads, -rates[shape]))
 
 
 def alone_sentence(one: Shape, cpus: int) -> str:
@@ -162,6 +164,8 @@ def _reason(one: Shape, chosen: Shape, known: Constants, cpus: int) -> str:
         return "learners share nothing but the weights"
     if chosen.schedule == "stream" and chosen.workers:
         return f"sampling takes {sampling:.0%} of an iteration, and no longer stops for learning"
+    if chosen.processes == one.processes:
+        return f"{several(one.threads, 'thread')} of the learner hinder each other"
     if chosen.learners == 1:
         return f"sampling takes {sampling:.0%} of an iteration, which workers share"
     if chosen.workers or learning < 0.5:
@@ -176,5 +180,5 @@ def describe(shape: Shape) -> str:
     parts = [several(shape.learners, "rank")] if shape.learners > 1 else []
     parts += [several(shape.workers, "worker")] if shape.workers else []
     envs = several(shape.envs // max(1, shape.workers), "env")
-    threads = f" with {shape.threads} threads" if shape.threads > 1 else ""
+    threads = f" with {several(shape.threads, 'thread')}" if shape.threads > 1 else ""
     return (" × ".join([*parts, envs]) if parts else "one process") + threads

@@ -95,6 +95,13 @@ def refuse_flags(
             raise BadInput(f"{flag} is {given[name]!r}{where}, and {command} sets it: {hint}")
 
 
+def refuse_parallel(command: str, given: Mapping[str, Any], file: Mapping[str, Any]) -> None:
+    """Commands that set the processes of their runs do not have them chosen."""
+    for source, where in ((given, ""), (file, f" in {given.get('config')}")):
+        chosen = {name: value for name, value in source.items() if value is not None}
+        refuse_flags(command, chosen, {"parallel": "it is for train; leave it out"}, where)
+
+
 def whole_number(least: int = 1, most: int = 10**9) -> Callable[[str], int]:
     """Parser of a whole number in this range, such as 500, 16k or 1e6."""
 

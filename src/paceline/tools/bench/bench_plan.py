@@ -22,6 +22,7 @@ from .arguments import (
     number_from,
     parse_options,
     refuse_flags,
+    refuse_parallel,
     whole_number,
 )
 from .compare.command import read_named
@@ -93,6 +94,7 @@ def parse_bench(arguments: list[str]) -> BenchPlan:
         if value is not None
     ]
     refuse_flags("bench", given, SET_BY_BENCH)
+    refuse_parallel("bench", given, file)
     in_file = {name: file[name] for name in REFUSED_IN_FILE if file.get(name) is not None}
     refuse_flags("bench", in_file, SET_BY_BENCH, f" in {given.get('config')}")
     algos = _names("--algos", own["algos"], (*ALGORITHMS, *ALIASES))

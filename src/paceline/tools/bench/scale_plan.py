@@ -20,6 +20,7 @@ from .arguments import (
     number_from,
     parse_options,
     refuse_flags,
+    refuse_parallel,
     whole_number,
 )
 from .runs import SPEED_ONLY
@@ -115,6 +116,7 @@ def parse_scale(arguments: list[str]) -> ScalePlan:
     warmup, target = own.pop("warmup_iters"), own.pop("target_return")
     limits = {n: given.pop(n) for n in BUDGETS if n in given and target is not None}
     refuse_flags("scale", given, SET_BY_SCALE)
+    refuse_parallel("scale", given, file)
     place, overwrite = given.pop("output_dir", None), given.pop("overwrite", "false") == "true"
     if kind == "workers":
         envs = all_envs(given, file, 1 if own["weak"] else max(1, *counts))

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...cli.console import Console, clock
+from ...cli.train import stoppable
 from ...config.text import several
 from ...errors import BadInput, StoppedEarly
 from ...processes.hardware import available_cpus
@@ -25,7 +26,7 @@ from ...storage.files import shown
 from ...storage.lock import locked
 from .compare.history import is_done, last_report
 from .runs import ERROR_PREFIX, GRACE, TICK, Cell, run_command, started
-from .seeds_plan import SeedsPlan, claim, new_plan, saved_plan, write_plan
+from .seeds_plan import SeedsPlan, claim, new_plan, plain_options, saved_plan, write_plan
 from .seeds_table import mean_of, seed_row, table, write_results
 
 EVERY = 10.0
@@ -39,9 +40,22 @@ MAX_LINE = 2**16
 def train_command(arguments: list[str]) -> int:
     """`paceline train … --seeds N`; the exit code."""
     plan = new_plan(arguments)
+    if plan.config.parallel is not None:
+        plan = _calibrated(plan)
     with locked(plan.folder):
         claim(plan)
         return _run(plan)
+
+
+def _calibrated(plan: SeedsPlan) -> SeedsPlan:
+    """With processes that are chosen once, for all seeds."""
+    from ...run.parallel import calibrated
+
+    os.environ.setdefault(CACHE, compiled_cache())
+    with stoppable(text="stopped while it calibrated") as (stop, _):
+        config = calibrated(plan.config)
+        return replace(plan, config=config, options=plain_options(config))
+    raise StoppedEarly(f"stopped by {stop.name}")
 
 
 def resume_command(folder: Path, changes: dict[str, str]) -> int:

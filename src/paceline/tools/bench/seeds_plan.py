@@ -82,7 +82,7 @@ def new_plan(arguments: list[str]) -> SeedsPlan:
     seeds = list(range(config.seed, config.seed + own["seeds"]))
     training.config({"seed": seeds[-1]})  # refused if it is too large
     source_of(config.env_id, **vars(config.env))  # refused if there is none
-    options = _plain(config)
+    options = plain_options(config)
     folder = Path(config.output_dir) if config.output_dir else new_directory(config)
     return SeedsPlan(folder=folder, seeds=seeds, config=config, options=options, changes={})
 
@@ -91,7 +91,7 @@ def _given(config: Config, names: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config.given[name] for name in names if config.given.get(name) is not None}
 
 
-def _plain(config: Config) -> dict[str, Any]:
+def plain_options(config: Config) -> dict[str, Any]:
     """The given options as plain data, for other processes to read."""
     given = {name: value for name, value in config.given.items() if name not in OWN}
     for name, value in given.items():

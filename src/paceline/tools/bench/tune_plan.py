@@ -15,7 +15,14 @@ from ...envs.source import EnvInfo
 from ...errors import BadInput
 from ...processes.hardware import available_cpus
 from ...run.cost_model import Constants, Shape, shape_of
-from .arguments import Training, file_name, parse_options, refuse_flags, whole_number
+from .arguments import (
+    Training,
+    file_name,
+    parse_options,
+    refuse_flags,
+    refuse_parallel,
+    whole_number,
+)
 from .runs import SPEED_ONLY
 from .tune_space import Limits, candidates, min_rollout
 
@@ -114,6 +121,7 @@ def parse_tune(arguments: list[str]) -> TunePlan:
     own, given, file = parse_options(arguments, OPTIONS)
     overwrite = given.pop("overwrite", "false") == "true"
     refuse_flags("tune", given, SET_BY_TUNE)
+    refuse_parallel("tune", given, file)
     training = Training(given, file)
     base, env_info = training.inspect()
     cpus, constants = own["for_cpus"], own["constants"]
