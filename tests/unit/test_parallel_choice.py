@@ -73,7 +73,9 @@ def test_ranks_with_one_thread_compete_with_the_threads_of_one_learner():
     # Beside other busy programs neither gains.
     busy = replace(IMAGES, threaded=0.0, together=2.0)
     assert best(shapes, busy, 2) == alone
-    assert "2 threads of the learner hinder each other" in sentence(shapes, alone, busy, 2)
+    assert "one thread, since 2 threads of the learner hinder each other" in sentence(
+        shapes, alone, busy, 2
+    )
     assert describe(threads) == "one process with 2 threads"
 
 

@@ -23,21 +23,19 @@ from ..rollout import Rollout
 from ..samplers.pool import TICK, PoolSpec, WorkerPool
 from .build import Parts, build
 from .choices import Choices
-from .cost_model import MAX_SLOWDOWN, Constants, line, shape_of
+from .cost_model import Constants, line, shape_of
 from .topology import Topology
 
 SECONDS = {"env": 0.1, "probe": 0.25, "pool": 0.4, "whole": 0.5, "more": 0.3, "fewer": 0.2}
 """Of each measurement, or one repetition; the rest of the three is for making its parts."""
 PROBE_ROWS, PROBE_IMAGES = 64, 16
 """Rows of the first update, by which it is decided how much of an iteration is timed."""
-UNDISTURBED = 0.85
-"""Share of a CPU that this process gets where no other programs want it."""
 LONGEST = 0.15
 """Seconds that a timed part of an iteration may take."""
 SHORT = 5e-3
 """Seconds of a worker's rollout: short, to see the cost of waking it, and yet many times that."""
-WAKE = 100e-6
-"""Seconds of waking a worker at least."""
+SHORTEST_WAKE, LONGEST_WAKE = 100e-6, 1e-3
+"""Seconds of waking a worker, within which the difference of two measurements is believed."""
 EXCHANGE, BANDWIDTH, SKEW = 60e-6, 2e9, 0.05
 """Of an exchange of gradients: seconds, bytes per second, and how much longer than the others the
 slowest rank takes (`benchmarks/ranks.py allreduce` and `strong`)."""
@@ -76,6 +74,20 @@ class Timing:
     """one optimizer step, with its share of what precedes it"""
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Seconds of the rollouts of worker processes; the fastest."""
+
+    envs: int
+    """of each"""
+    steps: int
+    """of a rollout"""
+    alone: float
+    """of one, while the others wait"""
+    together: float
+    """of all, at the same time"""
+
+
 class Calibration:
     """Measures trainings as one learner; `choices` are those that the run will have."""
 
@@ -83,8 +95,6 @@ class Calibration:
         """`large`: the network gains from threads, and its minibatches are slow."""
         self._env_info, self._choices, self._cpus = env_info, choices, cpus
         self._large = large
-        self.disturbed = False
-        """whether other programs wanted the CPUs meanwhile"""
         self._watch = Stopwatch(time.perf_counter())
 
     @property
@@ -93,42 +103,33 @@ class Calibration:
 
     def constants(self, one: Config, smallest: Config) -> Constants:
         """Of the training `one`; `smallest` is a layout of it with the fewest rows a minibatch."""
-        shape = shape_of(one)
+        shape, slow = shape_of(one), replace(self._choices, threads=1, compiled=False)
         env = time_env_row(self._env_info, one.seed, min(shape.envs, 16), SECONDS["env"])
-        large = self._large
-        # Short rollouts and small minibatches, eager, one thread: bounds for what comes next.
-        probe = _probe(one, env, PROBE_IMAGES if large else PROBE_ROWS)
-        slow = replace(self._choices, threads=1, compiled=False)
-        with self._parts(probe, slow) as parts:
-            base = measure(parts, probe, SECONDS["probe"])
-            share, size = max(1, base.envs // self._cpus), 4 * len(parts.learner.flat.weights)
-            alone, together, steps = self._time_workers(parts, one, base, share)
-        small, faster = base, base.step
-        whole = None if large else _largest_part(one, base)
-        if whole is not None:
-            with self._parts(whole, self._choices) as parts:
-                base = small = measure(parts, whole, SECONDS["whole"])
-            part = _largest_part(smallest, base)
-            if part is not None and _batch(part) != _batch(whole):
-                with self._parts(part, self._choices) as parts:
-                    small = measure(parts, part, SECONDS["more"])
-        elif large:
-            with self._parts(probe, replace(slow, threads=self._cpus)) as parts:
-                faster = measure(parts, probe, SECONDS["more"]).step
-        part = dataclasses.replace(whole or probe, num_envs=_learners(one) * share)
+        # Short rollouts and a small minibatch, eager: bounds for what comes next.
+        part = _probe(one, env, PROBE_IMAGES if self._large else PROBE_ROWS)
         with self._parts(part, slow) as parts:
-            began, cpu = time.perf_counter(), time.process_time()
-            fewer = measure(parts, part, SECONDS["fewer"], learn=False)
-            spent = time.process_time() - cpu
-            self.disturbed = spent < UNDISTURBED * (time.perf_counter() - began)
-        wake = min(0.5 * alone, max(WAKE, alone - steps * fewer.act))
-        beside = min(MAX_SLOWDOWN, max(1.0, (together - wake * self._cpus) / (alone - wake)))
-        gained = 1.0 - faster / (beside * base.step) if large else 0.0
+            base = small = measure(parts, part, SECONDS["probe"])
+            gradient = 4 * len(parts.learner.flat.weights)
+            workers = self._time_workers(parts, one, base)
+        threaded = base.step
+        if self._large:
+            threaded = self._timed(part, replace(slow, threads=self._cpus), "more").step
+        elif whole := _largest_part(one, base):
+            part = whole
+            base = small = self._timed(whole, self._choices, "whole")
+            other = _largest_part(smallest, base)
+            if other is not None and shape_of(other).share != base.rows:
+                small = self._timed(other, self._choices, "more")
+        part = dataclasses.replace(part, num_envs=workers.envs)
+        fewer = self._timed(part, slow, "fewer", learn=False)
+        wake = min(LONGEST_WAKE, max(SHORTEST_WAKE, workers.alone - workers.steps * fewer.act))
+        # At worst they take turns on one CPU.
+        together = (workers.together - wake * self._cpus) / (workers.alone - wake)
+        together = min(self._cpus, max(1.0, together))
+        gained = 1.0 - threaded / (together * base.step) if self._large else 0.0
         call, each = line((base.envs, base.act), (fewer.envs, fewer.act))
         step, row = line((base.rows, base.step), (small.rows, small.step))
-        exchange = EXCHANGE + size / BANDWIDTH
-        if shape.schedule != "hogwild":
-            exchange += SKEW * (step + row * _batch(one))
+        skew = SKEW if shape.schedule != "hogwild" else 0.0
         return Constants(
             env=min(each, env),
             call=call,
@@ -136,11 +137,15 @@ class Calibration:
             step=step,
             row=row,
             wake=wake,
-            sync=exchange,
-            together=beside,
+            sync=EXCHANGE + gradient / BANDWIDTH + skew * (step + row * shape.share),
+            together=together,
             threaded=min(1.0, max(0.0, gained / (1.0 - 1.0 / self._cpus))),
             epochs=one.epochs,
         )
+
+    def _timed(self, part: Config, choices: Choices, name: str, learn: bool = True) -> Timing:
+        with self._parts(part, choices) as parts:
+            return measure(parts, part, SECONDS[name], learn)
 
     @contextmanager
     def _parts(self, config: Config, choices: Choices) -> Iterator[Parts]:
@@ -151,12 +156,9 @@ class Calibration:
             parts.sampler.begin()
             yield parts
 
-    def _time_workers(
-        self, parts: Parts, one: Config, base: Timing, share: int
-    ) -> tuple[float, float, int]:
-        """Seconds of a rollout of a worker with `share` environments while the others wait, and of
-        all at the same time; and how many steps it has."""
-        segment = one.memory_segment or 1
+    def _time_workers(self, parts: Parts, one: Config, base: Timing) -> Workers:
+        """As many as CPUs, which share the environments of `base`."""
+        share, segment = max(1, base.envs // self._cpus), one.memory_segment or 1
         steps = max(1, int(SHORT * base.envs / (base.act * share)) // segment) * segment
         columns = self._cpus * share * self._env_info.columns_per_env
         spec = PoolSpec(
@@ -178,7 +180,7 @@ class Calibration:
             while not single or time.perf_counter() < until:
                 single.append(fill(pool, [len(single) % self._cpus]))
                 all_of_them.append(fill(pool, range(self._cpus)))
-        return min(single), min(all_of_them), steps
+        return Workers(share, steps, min(single), min(all_of_them))
 
     @contextmanager
     def _started(self, config: Config, spec: PoolSpec) -> Iterator[WorkerPool]:
@@ -207,7 +209,7 @@ def measure(parts: Parts, config: Config, seconds: float, learn: bool = True) ->
     shape, steps = shape_of(config), config.epochs * config.minibatch_count
     return Timing(
         envs=shape.envs,
-        rows=_batch(config),
+        rows=shape.share,
         act=min(acts) / shape.steps,
         step=min(updates) / steps,
     )
@@ -223,17 +225,6 @@ def fill(pool: WorkerPool, workers: Sequence[int]) -> float:
     return time.perf_counter() - began
 
 
-def _learners(config: Config) -> int:
-    """By which num_envs is divided: only where the environments of a3c's learners are counted."""
-    return config.num_envs // shape_of(config).envs
-
-
-def _batch(config: Config) -> int:
-    """Rows of a minibatch of one learner."""
-    shape = shape_of(config)
-    return shape.envs * shape.steps // shape.minibatches
-
-
 def _probe(one: Config, env: float, rows: int) -> Config:
     """A few steps, one minibatch, one epoch."""
     shape, segment = shape_of(one), one.memory_segment or 1
@@ -241,7 +232,7 @@ def _probe(one: Config, env: float, rows: int) -> Config:
     steps = max(1, min(math.ceil(rows / envs), int(LONGEST / (envs * env))))
     return dataclasses.replace(
         one,
-        num_envs=_learners(one) * envs,
+        num_envs=envs,
         rollout_steps=-(-steps // segment) * segment,
         epochs=1,
         minibatches=1,
@@ -255,7 +246,7 @@ def _largest_part(config: Config, base: Timing) -> Config | None:
     The time is estimated from `base`. None if a single minibatch takes too long.
     """
     shape, segment = shape_of(config), config.memory_segment or 1
-    step = base.step * max(1.0, _batch(config) / base.rows)
+    step = base.step * max(1.0, shape.share / base.rows)
     for minibatches in range(shape.minibatches, 0, -1):
         steps, rest = divmod(shape.steps * minibatches, shape.minibatches)
         if rest or steps % segment:

@@ -50,6 +50,11 @@ class Shape:
         return self.rows // self.minibatches
 
     @property
+    def share(self) -> int:
+        """Rows of one minibatch, of each learner."""
+        return self.envs * self.steps // self.minibatches
+
+    @property
     def samplers(self) -> int:
         """Processes that step environments."""
         return self.learners * max(1, self.workers)

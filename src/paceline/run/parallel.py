@@ -27,16 +27,14 @@ GAIN = 1.05
 NEAR = 0.97
 """Share of the best rate from which the layout with fewer processes is preferred."""
 
+CROWDED = 1.4
+"""Slowdown of processes side by side from which that is the reason for one."""
+
 
 @dataclass(frozen=True)
 class Layout:
     config: Config
     shape: Shape
-
-    @property
-    def batch(self) -> int:
-        """Rows of a learner's minibatch."""
-        return self.shape.envs * self.shape.steps // self.shape.minibatches
 
 
 def calibrated(config: Config) -> Config:
@@ -70,7 +68,7 @@ def _choose(config: Config) -> tuple[Config, str]:
     one = found[0]
     if len(found) == 1:
         return one.config, alone_sentence(one.shape, cpus)
-    smallest = min((found_one for found_one in found if not found_one.shape.workers), key=_batch)
+    smallest = min(found, key=lambda layout: (layout.shape.share, layout.shape.workers))
     calibration = Calibration(env_info, choices, cpus, network.large)
     try:
         known = calibration.constants(one.config, smallest.config)
@@ -78,13 +76,8 @@ def _choose(config: Config) -> tuple[Config, str]:
         return one.config, f"one process: {error}"
     chosen = best([layout.shape for layout in found], known, cpus)
     text = sentence([layout.shape for layout in found], chosen, known, cpus)
-    busy = ", beside other busy programs" if calibration.disturbed else ""
-    took = f" (calibrated in {calibration.seconds:.1f} s{busy})"
+    took = f" (calibrated in {calibration.seconds:.1f} s)"
     return next(layout.config for layout in found if layout.shape == chosen), text + took
-
-
-def _batch(layout: Layout) -> int:
-    return layout.batch
 
 
 def layouts(config: Config, cpus: int, large: bool, gpu: bool = False) -> list[Layout]:
@@ -145,7 +138,10 @@ def sentence(shapes: Sequence[Shape], chosen: Shape, known: Constants, cpus: int
             f"{describe(shape)} {fps(shape, known, cpus) / rate:.2f} ×"
             for shape in _best_of_kinds(shapes[1:], known, cpus)
         )
-        return f"{describe(one)}: nothing else would gain enough ({others} its steps/s)"
+        cause = "nothing else would gain enough"
+        if known.together > CROWDED:
+            cause = f"side by side, processes are {known.together:.1f} × slower, as on busy CPUs"
+        return f"{describe(one)}: {cause} ({others} its steps/s)"
     what = "one learner" if one.schedule == "hogwild" else "sequential"
     gain = f"about {fps(chosen, known, cpus) / rate:.1f} × {what}"
     return f"{describe(chosen)}: {_reason(one, chosen, known, cpus)}; {gain}"
@@ -165,7 +161,7 @@ def _reason(one: Shape, chosen: Shape, known: Constants, cpus: int) -> str:
     if chosen.schedule == "stream" and chosen.workers:
         return f"sampling takes {sampling:.0%} of an iteration, and no longer stops for learning"
     if chosen.processes == one.processes:
-        return f"{several(one.threads, 'thread')} of the learner hinder each other"
+        return f"one thread, since {one.threads} threads of the learner hinder each other"
     if chosen.learners == 1:
         return f"sampling takes {sampling:.0%} of an iteration, which workers share"
     if chosen.workers or learning < 0.5:
