@@ -178,8 +178,9 @@ def test_a_trial_leaves_threads_and_random_numbers_as_they_were(observation, act
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_one_slow_round_does_not_decide(monkeypatch):
-    durations = iter([0.9, 0.9] + [0.5, 0.1] + [0.05, 0.1] * 8)  # the first starts the threads
+def test_the_first_round_does_not_count_and_a_few_slow_ones_do(monkeypatch):
+    fast, slow = [0.05, 0.1], [0.6, 0.1]
+    durations = iter([0.9, 0.9, *fast, *fast, *slow, *slow])  # in turns with two threads and one
     clock = [0.0]
 
     def work():
@@ -188,7 +189,7 @@ def test_one_slow_round_does_not_decide(monkeypatch):
     monkeypatch.setattr(thread_trial.time, "perf_counter", lambda: clock[0])
     before = torch.get_num_threads()
     try:
-        assert compare(work, 2) == pytest.approx((0.05, 0.1))
+        assert compare(work, 2) == pytest.approx((1.3, 0.4))
     finally:
         torch.set_num_threads(before)
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from statistics import median
 
 import numpy as np
 import torch
@@ -31,11 +30,11 @@ HINDER = 1.25
 the same seed would differ by chance where threads gain nothing and lose nothing."""
 FIRST_ROWS = 8
 """Rows of the first gradient that is timed."""
-ENOUGH_SECONDS = 0.03
+ENOUGH_SECONDS = 0.01
 """Of a gradient with one thread: more rows are tried until it takes as long."""
-FEW, MOST = 3, 9
+FEW, MOST = 4, 20
 """Comparisons; after a few the trial ends when its time is up."""
-TRIAL_SECONDS, LONGEST_SECONDS = 0.4, 3.0
+TRIAL_SECONDS, LONGEST_SECONDS = 0.5, 3.0
 """After a few comparisons, and after one: threads that hinder each other can take long."""
 
 Seconds = tuple[float, float]
@@ -88,20 +87,23 @@ def trial(threads: int, network: NetworkSpec, rows: int) -> Seconds:
 
 
 def compare(work: Callable[[], None], threads: int) -> Seconds:
-    """Median seconds of `work` with all threads and with one."""
-    many: list[float] = []
-    one: list[float] = []
+    """Seconds of `work`, as often with all threads as with one.
+
+    Sums, not medians: beside busy programs most rounds may be fast and some a hundred times slower,
+    and a run takes the time of all.
+    """
+    taken = {threads: 0.0, 1: 0.0}
     began = time.perf_counter()
     for compared in range(MOST + 1):
-        for number, taken in ((threads, many), (1, one)):
+        for number in taken:
             torch.set_num_threads(number)
             seconds = _seconds(work)
             if compared:  # the first time threads are started
-                taken.append(seconds)
+                taken[number] += seconds
         limit = TRIAL_SECONDS if compared >= FEW else LONGEST_SECONDS
         if compared and time.perf_counter() - began > limit:
             break
-    return median(many), median(one)
+    return taken[threads], taken[1]
 
 
 def _gradient(module: ActorCritic, rows: int) -> Callable[[], None]:
