@@ -10,7 +10,8 @@ from histories import curve, write_run
 from measuring import FAILURE, csv_rows, write_failing
 
 from paceline.cli.console import Console
-from paceline.tools.bench import bench
+from paceline.config.files import load_file
+from paceline.tools.bench import bench, bench_plan
 from paceline.tools.bench.bench_plan import parse_bench
 from paceline.tools.bench.compare.report import OURS
 from paceline.tools.bench.runs import RunFailed
@@ -304,6 +305,33 @@ def test_a_file_is_remembered_by_a_path_that_holds_anywhere(shell, monkeypatch):
     for typed in (["--config", "mine.yaml"], ["--config=mine.yaml"]):
         said = parse_bench(["--algos", "ppo", *typed]).arguments
         assert str(shell.folder / "mine.yaml") in " ".join(said)
+
+
+def test_the_processes_of_a_parallel_cell_are_chosen_once_and_remembered(shell, monkeypatch):
+    plan = ("--algos", "ppo", *SHORT, "--total-steps", 1500, "--output-dir", "out")
+    ended = shell("bench", *plan, timeout=100)
+    assert ended.code == 0, ended
+    assert "PPO · parallel:" in ended.out and "parallel auto: " in ended.out
+    content = json.loads((shell.folder / "out" / "bench.json").read_text())
+    processes = {name: int(number) for name, number in content["chosen"]["ppo"].items()}
+    name = "parallel" if processes["ranks"] > 1 or processes["num_workers"] else "sequential"
+    config = load_file(shell.folder / "out" / "runs" / f"ppo-{name}" / "seed-0" / "config.yaml")
+    assert {name: config[name] for name in processes} == processes
+    monkeypatch.chdir(shell.folder)
+    monkeypatch.setattr(bench_plan, "calibrate", lambda *_: pytest.fail("it was chosen before"))
+    again = parse_bench(["--resume", "out"])
+    assert again.chosen == content["chosen"]
+    ways = {(cell.options["num_workers"], cell.options["ranks"]) for cell in again.cells}
+    assert (content["chosen"]["ppo"]["num_workers"], content["chosen"]["ppo"]["ranks"]) in ways
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a3c", "impala"])
+def test_parallel_cells_have_the_workers_that_are_given(algo):
+    made = parse(f"--algos {algo} --modes parallel --num-workers 2 --seeds 1")
+    assert made.chosen == {} and made.cells[0].options["num_workers"] == "2"
+    if algo != "ppo":  # their processes are of a kind of their own
+        made = parse(f"--algos {algo} --modes parallel --seeds 1")
+        assert made.chosen == {} and int(made.cells[0].options["num_workers"]) >= 2
 
 
 # Overwriting

@@ -35,7 +35,9 @@ paceline bench [RUN ...] [--algos ppo,a2c,a3c,impala] [--modes sequential,parall
   RUN                  runs that are there already, such as the directory of `train --seeds`, to be
                        compared with the others; what they have trained is not trained again
   --algos a,b          what is compared [ppo,a2c,a3c,impala]
-  --modes a,b          one process, a worker process for each CPU, or a rank for each CPU
+  --modes a,b          sequential: one process; parallel: the best use of the CPUs, as by
+                       `train --parallel auto` (a3c: a learner for each CPU, impala: a worker for
+                       each); workers: a worker for each CPU; ranks: a rank for each CPU
                        [sequential,parallel,ranks]
   --num-workers N      workers of the parallel cells, and a3c's learners [as many as CPUs]
   --ranks N            ranks of the cells with ranks [as many as CPUs]
@@ -97,7 +99,8 @@ def _claim(plan: BenchPlan) -> None:
             f"{plan.folder} holds another benchmark; go on with it by `paceline bench --resume "
             f"{plan.folder}`, choose another --output-dir, or give --overwrite"
         )
-    replace_file(file, json.dumps({"arguments": plan.arguments}, indent=1).encode())
+    content = {"arguments": plan.arguments, "chosen": plan.chosen}
+    replace_file(file, json.dumps(content, indent=1).encode())
 
 
 class BenchSweep:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...config.registry import ALGORITHMS
+from ...config.registry import ALGORITHMS, entry
+from ...config.resolve import expand_alias
 from ...config.schema import ALIASES, BUDGETS, Config
 from ...config.values import seconds
 from ...errors import BadInput
@@ -28,15 +30,16 @@ from .arguments import (
 from .compare.command import read_named
 from .compare.groups import comparable
 from .compare.history import History, values_of
-from .runs import Cell
+from .runs import Cell, calibrate
 
 PLAN = "bench.json"
-MODES = ("sequential", "parallel", "ranks")
+MODES = ("sequential", "parallel", "workers", "ranks")
+DEFAULT_MODES = "sequential,parallel,ranks"
 ALGOS = ("ppo", "a2c", "a3c", "impala")
 DEFAULT_DURATION = "2m"
 OPTIONS: dict[str, dict[str, Any]] = {
     "--algos": {"default": ",".join(ALGOS)},
-    "--modes": {"default": ",".join(MODES)},
+    "--modes": {"default": DEFAULT_MODES},
     "--seeds": {"type": whole_number(1, 1000), "default": 3},
     "--first-seed": {"type": whole_number(0), "default": 0},
     "--target-return": {"type": number_from},
@@ -53,8 +56,13 @@ SET_BY_BENCH = {
 REFUSED_IN_FILE = ("log_jsonl", "init_from")
 SHAPE = ("num_workers", "ranks", "num_envs", "num_envs_per_worker")
 """Options that a mode sets."""
+WORKERS = ("num_workers", "num_envs_per_worker")
 FEWEST = {"num_workers": 1, "ranks": 2}
 """Smallest number in a file that counts as a choice of how many processes a mode has."""
+
+
+Processes = dict[str, dict[str, str]]
+"""Options of processes that a calibration chose for the parallel cells, by algorithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +81,7 @@ class BenchPlan:
     target: float | None
     runs: list[tuple[Path, History]]
     """runs that are there already and are compared with the others, as they were named"""
+    chosen: Processes
     overwrite: bool = False
 
 
@@ -102,10 +111,12 @@ def parse_bench(arguments: list[str]) -> BenchPlan:
     if not any(name in given or file.get(name) is not None for name in BUDGETS):
         given["duration"] = DEFAULT_DURATION
     runs = read_named(paths)
-    variants, refused, config = _variants(algos, modes, Training(given, file), runs)
+    folder = Path(place) if place else None
+    chosen = _chosen_before(folder, [*typed, *paths]) if folder and not overwrite else {}
+    variants, refused, config = _variants(algos, modes, Training(given, file), runs, chosen)
     planned = History(Path("this benchmark"), config, {}, "", {}, values=values_of(config))
     comparable([planned, *(run for _, run in runs)], anywhere=False)
-    folder = Path(place) if place else new_folder("bench", config)
+    folder = folder or new_folder("bench", config)
     seeds = range(own["first_seed"], own["first_seed"] + own["seeds"])
     return BenchPlan(
         folder=folder,
@@ -115,6 +126,7 @@ def parse_bench(arguments: list[str]) -> BenchPlan:
         seconds=seconds(config.duration) if config.duration else None,
         target=own["target_return"],
         runs=runs,
+        chosen=chosen,
         overwrite=overwrite,
     )
 
@@ -128,6 +140,18 @@ def remembered(folder: Path) -> list[str]:
         raise BadInput(f"{folder} holds no benchmark: there is no whole {PLAN} in it") from None
 
 
+def _chosen_before(folder: Path, arguments: list[str]) -> Processes:
+    """What was chosen for this very benchmark when it was begun."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        found = json.loads(read_plain(folder / PLAN, 2**20))
+        if found["arguments"] == arguments:
+            return {
+                str(algo): {str(name): str(value) for name, value in options.items()}
+                for algo, options in found["chosen"].items()
+            }
+    return {}
+
+
 def _names(flag: str, text: str, known: tuple[str, ...]) -> list[str]:
     names = [part.strip() for part in text.split(",") if part.strip()]
     for name in names:
@@ -139,9 +163,16 @@ def _names(flag: str, text: str, known: tuple[str, ...]) -> list[str]:
 
 
 def _variants(
-    algos: list[str], modes: list[str], training: Training, runs: list[tuple[Path, History]]
+    algos: list[str],
+    modes: list[str],
+    training: Training,
+    runs: list[tuple[Path, History]],
+    chosen: Processes,
 ) -> tuple[dict[tuple[str, str], dict[str, str]], dict[str, str], Config]:
-    """Options by (algorithm, mode), why others are refused, and the configuration of one."""
+    """Options by (algorithm, mode), why others are refused, and the configuration of one.
+
+    Adds to `chosen` what a calibration has to choose and has not yet.
+    """
     found: dict[tuple[str, str], dict[str, str]] = {}
     refused: dict[str, str] = {}
     seen = {_learned(run.config): str(path) for path, run in runs if run.state == "done"}
@@ -151,6 +182,10 @@ def _variants(
             name = variant_name(algo, mode)
             try:
                 options = _options(algo, mode, training)
+                if options.pop("parallel", None):
+                    if algo not in chosen:
+                        chosen[algo] = _calibrated(Training(options, training.file), name)
+                    options |= chosen[algo]
                 config, _ = Training(options, training.file).inspect()
             except BadInput as error:
                 refused[name] = str(error)
@@ -163,6 +198,12 @@ def _variants(
     if config is None:
         raise BadInput(next(iter(refused.values())))
     return found, refused, config
+
+
+def _calibrated(training: Training, name: str) -> dict[str, str]:
+    """The processes that make the best use of the CPUs."""
+    config = calibrate(training.config({"parallel": "auto"}), name)
+    return {name: str(getattr(config, name)) for name in ("num_workers", "ranks", "threads")}
 
 
 def _learned(config: Config) -> str:
@@ -186,15 +227,29 @@ def _options(algo: str, mode: str, training: Training) -> dict[str, str]:
         raise BadInput(f"{algo} has no such form: its learners are its workers")
     workers, ranks = (_processes(name, given, file) for name in ("num_workers", "ranks"))
     envs = all_envs(given, file, workers)
-    shape = {
-        "sequential": {"num_workers": int(hogwild), "ranks": 1},
-        "parallel": {"num_workers": workers, "ranks": 1},
-        "ranks": {"num_workers": 0, "ranks": ranks},
-    }[mode]
+    if mode == "parallel" and _leaves_open(algo, training):
+        shape = {"parallel": "auto"}
+    else:
+        shape = {
+            "sequential": {"num_workers": str(int(hogwild)), "ranks": "1"},
+            "parallel": {"num_workers": str(workers), "ranks": "1"},
+            "workers": {"num_workers": str(workers), "ranks": "1"},
+            "ranks": {"num_workers": "0", "ranks": str(ranks)},
+        }[mode]
     kept = {name: value for name, value in given.items() if name not in SHAPE}
     if envs is not None:
         kept["num_envs"] = envs
-    return kept | {"algo": algo} | {name: str(count) for name, count in shape.items()}
+    return kept | {"algo": algo} | shape
+
+
+def _leaves_open(algo: str, training: Training) -> bool:
+    """Whether a calibration is to choose the processes: of an algorithm that has none of its own
+    kind, as a3c and impala have, where no number of workers is given."""
+    named = expand_alias({"algo": algo})
+    if "sync" in named or entry("algo", named["algo"]).needs_log_ratio:
+        return False
+    given = (source.get(name) for source in (training.flags, training.file) for name in WORKERS)
+    return all(value in (None, 0, "0", "auto") for value in given)
 
 
 def _processes(name: str, given: Mapping[str, str], file: Mapping[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,11 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import PacelineError
+from ...cli.train import stoppable
+from ...config.schema import Config
+from ...errors import PacelineError, StoppedEarly
 from ...processes.lifetime import exit_reason, terminate
 from ...processes.start import start_python
 from ...processes.stopping import handle_stop_signals
 from ...run.directory import CONFIG
+from ...storage.compiler_cache import CACHE, compiled_cache
 
 SPEED_ONLY = {"track": "none", "eval_episodes": "1"}
 """Options of runs of which only the speed is measured."""
@@ -63,6 +67,19 @@ class RunFailed(PacelineError):
         self.reason = errors[0].removeprefix(ERROR_PREFIX) if errors else ended
         """in one line"""
         self.exit_code = code if code >= 0 else 128 - code  # as a shell reports it
+
+
+def calibrate(config: Config, name: str = "") -> Config:
+    """With the processes that `parallel` amounts to, for runs of which this command starts several;
+    `name` is of what they are chosen for, for messages."""
+    from ...run.parallel import calibrated
+
+    os.environ.setdefault(CACHE, compiled_cache())
+    with stoppable(text="stopped while it calibrated") as (stop, console):
+        if name:
+            console.say(f"{name}:")
+        return calibrated(config)
+    raise StoppedEarly(f"stopped by {stop.name}")
 
 
 def run_cell(cell: Cell, watch: Callable[[], None] | None = None) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...cli.console import Console, clock
-from ...cli.train import stoppable
 from ...config.text import several
 from ...errors import BadInput, StoppedEarly
 from ...processes.hardware import available_cpus
@@ -25,7 +24,7 @@ from ...storage.compiler_cache import CACHE, compiled_cache
 from ...storage.files import shown
 from ...storage.lock import locked
 from .compare.history import is_done, last_report
-from .runs import ERROR_PREFIX, GRACE, TICK, Cell, run_command, started
+from .runs import ERROR_PREFIX, GRACE, TICK, Cell, calibrate, run_command, started
 from .seeds_plan import SeedsPlan, claim, new_plan, plain_options, saved_plan, write_plan
 from .seeds_table import mean_of, seed_row, table, write_results
 
@@ -49,13 +48,8 @@ def train_command(arguments: list[str]) -> int:
 
 def _calibrated(plan: SeedsPlan) -> SeedsPlan:
     """With processes that are chosen once, for all seeds."""
-    from ...run.parallel import calibrated
-
-    os.environ.setdefault(CACHE, compiled_cache())
-    with stoppable(text="stopped while it calibrated") as (stop, _):
-        config = calibrated(plan.config)
-        return replace(plan, config=config, options=plain_options(config))
-    raise StoppedEarly(f"stopped by {stop.name}")
+    config = calibrate(plan.config)
+    return replace(plan, config=config, options=plain_options(config))
 
 
 def resume_command(folder: Path, changes: dict[str, str]) -> int:
