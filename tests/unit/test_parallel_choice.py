@@ -53,6 +53,8 @@ def test_a_gain_within_noise_is_not_taken():
     slow = replace(LEARNER_BOUND, together=1.9)
     assert 1.0 < fps(RANKS, slow, 2) / fps(ONE, slow, 2) < GAIN
     assert best(SHAPES, slow, 2) == ONE
+    said = sentence(SHAPES, ONE, slow, 2)
+    assert said.startswith("one process: side by side, processes are 1.9 × slower")
 
 
 def test_of_nearly_equal_layouts_the_one_with_fewest_processes_is_taken():

@@ -26,9 +26,9 @@ from .choices import Choices
 from .cost_model import Constants, line, shape_of
 from .topology import Topology
 
-SECONDS = {"env": 0.1, "probe": 0.25, "pool": 0.4, "whole": 0.5, "more": 0.3, "fewer": 0.2}
+SECONDS = {"env": 0.1, "probe": 0.25, "pool": 0.4, "whole": 0.6, "more": 0.4, "fewer": 0.2}
 """Of each measurement, or one repetition; the rest of the three is for making its parts."""
-PROBE_ROWS, PROBE_IMAGES = 64, 16
+PROBE_ROWS, PROBE_IMAGES = 64, 32
 """Rows of the first update, by which it is decided how much of an iteration is timed."""
 LONGEST = 0.15
 """Seconds that a timed part of an iteration may take."""

@@ -26,7 +26,6 @@ GAIN = 1.05
 """Times the steps/s of one process that several have to make."""
 NEAR = 0.97
 """Share of the best rate from which the layout with fewer processes is preferred."""
-
 CROWDED = 1.4
 """Slowdown of processes side by side from which that is the reason for one."""
 
