@@ -108,6 +108,21 @@ def test_batch_and_learning_rate_grow_with_the_ranks(env_id, algo, ranks, rate, 
     assert stored.as_dict() == config.as_dict()
 
 
+@pytest.mark.parametrize(
+    ("workers", "ranks", "envs", "rate", "steps"),
+    [(1, 1, 8, 1, 20), (2, 1, 16, 2, 20), (8, 1, 32, 4, 20), (6, 1, 36, 4, 20), (2, 4, 16, 4, 16)],
+)
+def test_batch_and_learning_rate_grow_with_the_workers_of_a_stream(
+    workers, ranks, envs, rate, steps
+):
+    config = paceline.Config(algo="impala", num_workers=workers, ranks=ranks)
+    assert (config.num_envs, config.rollout_steps) == (envs, steps)
+    assert config.lr == rate * paceline.Config(algo="impala").lr
+    given = paceline.Config(algo="impala", num_workers=workers, ranks=ranks, num_envs=24)
+    assert (given.num_envs, given.lr) == (24, paceline.Config(algo="impala").lr)
+    assert paceline.Config(algo="ppo", num_workers=2).num_envs == 8  # they share one update
+
+
 def test_what_is_given_does_not_grow_with_the_ranks():
     alone = paceline.Config(env_id="LunarLander-v3")
     given = {"lr": 0.5, "batch_size": 64, "rollout_steps": 128}

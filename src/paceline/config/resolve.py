@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from ..errors import BadInput
-from ..processes.launcher import launched, local_size
+from ..processes.launcher import launched
 from ..storage.files import absolute
 from .known_names import as_key, explain_unknown, explain_value
 from .presets import preset_values, presets
@@ -24,6 +24,7 @@ from .registry import ENTRIES, as_dicts, by_name, entry, is_options, section_of,
 from .schedules import needs_start
 from .schema import ALIASES, BUDGETS, EnvConfig, option_fields
 from .schema import Config as Resolved
+from .sizes import fill_sizes
 from .values import STRICT
 
 if TYPE_CHECKING:
@@ -40,16 +41,8 @@ EXCLUSIVE = (
 """Pairs of options of which a later layer's one replaces an earlier layer's other."""
 PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
 """Options that name a path, and how `init_method` names a file."""
-MAX_GROWTH = 4
-"""How many times the batch and the learning rate of one learner ranks have at most."""
-SHORT_ROLLOUT = 16
-"""Steps below which rollouts are not shortened."""
-MAX_ROWS = 10**8
-"""Rows of a rollout."""
 MAX_ERRORS = 10
 """Validation errors that are reported."""
-DIVISOR_DISTANCE = 100_000
-"""How far a divisor is searched for."""
 
 
 def Config(**given: Any) -> Resolved:
@@ -78,9 +71,7 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
     if parallel and getattr(entry("sync", given.get("sync")), "counted_by", "") == "num_workers":
         values["num_workers"] = 1
     config = _validate(values | _launched_processes(given), given)
-    config = _share_envs(config, given)
-    config = _scale_to_ranks(config, given)
-    config = _divide_rollout(config, given)
+    config = fill_sizes(config)
     _check_entries(config)
     _check_schedules(config)
     _check_normalized_rows(config)
@@ -282,113 +273,7 @@ def field_names(kinds: Mapping[str, type] | None = None) -> list[str]:
     return [*(one.name for one in option_fields()), *kinds, *dotted]
 
 
-# Options that depend on each other: filled in if not given, refused if given and wrong ------------
-
-
-def _share_envs(config: Resolved, given: Mapping[str, Any]) -> Resolved:
-    """num_envs and num_workers, so that every worker has equally many environments."""
-    workers, each, envs = config.num_workers, config.num_envs_per_worker, config.num_envs
-    auto_workers, auto_envs = given.get("num_workers") == "auto", given.get("num_envs") is None
-    if auto_workers and config.ranks > 1:  # the ranks of a host share its CPUs
-        started = launched(given.get("ranks") is not None, config.init_method)
-        workers = max(1, workers // (local_size(config.ranks) if started else config.ranks))
-    # The workers of a3c are learners, and num_envs is what each of them has.
-    sharing = workers if config.entry("sync").counted_by != "num_workers" else min(workers, 1)
-    if each and workers and auto_envs:
-        envs = sharing * each
-    if auto_workers and sharing > 1 and envs % workers:
-        workers = sharing = max(n for n in range(1, workers + 1) if envs % n == 0)
-    if each and not workers:
-        raise BadInput(
-            f"num_envs_per_worker is {each}, but there are no workers; write --num-workers 2, or "
-            "auto, or --num-envs for environments in the learner's own process"
-        )
-    if each and each * sharing != envs:
-        raise BadInput(
-            f"num_envs {envs} is not num_envs_per_worker {each} × num_workers {sharing}; give only "
-            "one of the first two"
-        )
-    if sharing and envs % sharing:
-        raise BadInput(
-            f"num_envs {envs} can't be divided among {workers} workers; write --num-workers "
-            f"{_nearest_divisor(envs, min(workers, envs))}, or --num-envs "
-            f"{-(-envs // workers) * workers}"
-        )
-    return dataclasses.replace(config, num_workers=workers, num_envs=envs)
-
-
-def _scale_to_ranks(config: Resolved, given: Mapping[str, Any]) -> Resolved:
-    """The preset's values for several ranks with its environments each.
-
-    Batch and learning rate grow with the ranks (Goyal 2017), up to MAX_GROWTH times; beyond that
-    rollouts get shorter. What is given stays, and with a number of environments everything does.
-    """
-    growth, steps = growth_by_ranks(config), config.rollout_steps
-    if growth == 1:
-        return config
-    scaled: dict[str, Any] = {
-        "lr": config.lr * growth,
-        "batch_size": config.batch_size and config.batch_size * growth,
-        "rollout_steps": max(min(steps, SHORT_ROLLOUT), steps * growth // config.ranks),
-    }
-    changes = {name: value for name, value in scaled.items() if given.get(name) is None}
-    return dataclasses.replace(config, **changes)
-
-
-def growth_by_ranks(config: Resolved) -> int:
-    """How many times the batch and the learning rate are those of one learner."""
-    sizes = (config.given.get(name) for name in ("num_envs", "num_envs_per_worker"))
-    own = any(size is not None for size in sizes)
-    return 1 if own else min(config.ranks, MAX_GROWTH)
-
-
-def _divide_rollout(config: Resolved, given: Mapping[str, Any]) -> Resolved:
-    """minibatches or batch_size, and memory_segment, so that they divide the rollout."""
-    envs, steps, ranks = config.num_envs, config.rollout_steps, config.ranks
-    minibatches, size, segment = config.minibatches, config.batch_size, config.memory_segment
-    rows = envs * steps
-    if rows > MAX_ROWS:
-        raise BadInput(
-            f"num_envs {envs} × rollout_steps {steps} is a rollout of {rows:,} rows; the maximum "
-            f"is {MAX_ROWS:,}"
-        )
-    if size and minibatches:
-        raise BadInput(f"give either batch_size ({size}) or minibatches ({minibatches}), not both")
-    rollout = f"the rollout of {envs} envs × {steps} steps = {rows} rows"
-    if minibatches and rows % minibatches:
-        nearest = _nearest_divisor(rows, minibatches)
-        if given.get("minibatches") is not None:
-            raise BadInput(f"minibatches {minibatches} does not divide {rollout}{_hint(nearest)}")
-        minibatches = nearest or 1
-    if size and (size % ranks or rows % (size // ranks)):
-        nearest = ranks * (_nearest_divisor(rows, max(1, round(size / ranks))) or 0)
-        if given.get("batch_size") is not None:
-            on_each = f" on each of {ranks} ranks" if ranks > 1 else ""
-            raise BadInput(f"batch_size {size} does not divide {rollout}{on_each}{_hint(nearest)}")
-        size = nearest or ranks
-    if config.memory is not None and segment is None:
-        segment = _nearest_divisor(steps, 16) or 1
-    if segment and steps % segment:
-        nearest = _nearest_divisor(steps, segment)
-        raise BadInput(
-            f"memory_segment {segment} does not divide rollout_steps {steps}{_hint(nearest)}"
-        )
-    return dataclasses.replace(
-        config, minibatches=minibatches, batch_size=size, memory_segment=segment
-    )
-
-
-def _nearest_divisor(rows: int, wanted: int) -> int | None:
-    """The divisor of `rows` nearest to `wanted`; None if that is far away."""
-    for distance in range(DIVISOR_DISTANCE):
-        for number in (wanted - distance, wanted + distance):
-            if 0 < number <= rows and rows % number == 0:
-                return number
-    return None
-
-
-def _hint(nearest: int | None) -> str:
-    return f"; the nearest that does is {nearest}" if nearest else "; choose one that does"
+# Combinations of options that are refused ---------------------------------------------------------
 
 
 def _check_entries(config: Resolved) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from ..config.resolve import fit_to_spaces, growth_by_ranks
+from ..config.resolve import fit_to_spaces
 from ..config.schema import BUDGETS, Config
+from ..config.sizes import growth
 from ..config.text import printable, several
 from ..config.values import seconds
 from ..distributed import Local, Sync
@@ -341,13 +342,13 @@ def _announce(config: Config, folder: Path, parts: Parts) -> None:
 
 
 def _announce_growth(config: Config) -> None:
-    """Say what differs from one learner's options, where the user has left it to the ranks."""
-    growth = growth_by_ranks(config)
-    if growth > 1 and config.given.get("lr") is None:
+    """Say what differs from one process, where the user has left it to the number of processes."""
+    times = growth(config)
+    if times > 1 and config.given.get("lr") is None:
+        envs = config.ranks * config.num_envs
         log.info(
-            f"{config.ranks} ranks × {config.num_envs} envs: the learning rate is {config.lr:g}, "
-            f"{growth} times that of one learner, as an update has more rows; --num-envs or --lr "
-            "sets your own"
+            f"the learning rate is {config.lr:g}, {times} times that of one process, as an update "
+            f"has {envs} envs × {config.rollout_steps} steps; --num-envs or --lr sets your own"
         )
 
 
