@@ -110,7 +110,13 @@ def test_batch_and_learning_rate_grow_with_the_ranks(env_id, algo, ranks, rate, 
 
 @pytest.mark.parametrize(
     ("workers", "ranks", "envs", "rate", "steps"),
-    [(1, 1, 8, 1, 20), (2, 1, 16, 2, 20), (8, 1, 32, 4, 20), (6, 1, 36, 4, 20), (2, 4, 16, 4, 16)],
+    [
+        (1, 1, 8, 1, 20),
+        (2, 1, 16, 2**0.5, 20),
+        (8, 1, 32, 2, 20),
+        (6, 1, 36, 2, 20),
+        (2, 4, 16, 2, 16),
+    ],
 )
 def test_batch_and_learning_rate_grow_with_the_workers_of_a_stream(
     workers, ranks, envs, rate, steps

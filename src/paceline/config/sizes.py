@@ -6,6 +6,7 @@ Filled in if not given, refused if given and wrong.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from ..errors import BadInput
@@ -66,13 +67,14 @@ def _grow(config: Config) -> Config:
     """The preset's values for several ranks, or workers of a stream, with its environments each.
 
     Batch and learning rate grow with their number (Goyal 2017), up to MAX_GROWTH times; beyond that
-    rollouts get shorter. What is given stays, and with a number of environments everything does.
+    rollouts get shorter. A stream's rate grows with the square root: twice the rate on older
+    rollouts ended in a collapse. What is given stays, and with a number of environments everything.
     """
     times, steps = growth(config), config.rollout_steps
     if times == 1:
         return config
     scaled: dict[str, Any] = {
-        "lr": config.lr * times,
+        "lr": config.lr * (math.sqrt(times) if config.entry("sampler").runs_ahead else times),
         "batch_size": config.batch_size and config.batch_size * times,
         "rollout_steps": max(min(steps, SHORT_ROLLOUT), steps * times // _parts(config)),
     }
@@ -81,7 +83,7 @@ def _grow(config: Config) -> Config:
 
 
 def growth(config: Config) -> int:
-    """How many times the batch and the learning rate are those of one process."""
+    """How many times the batch of one process it has."""
     sizes = (config.given.get(name) for name in ("num_envs", "num_envs_per_worker"))
     own = any(size is not None for size in sizes)
     return 1 if own else min(_parts(config), MAX_GROWTH)
