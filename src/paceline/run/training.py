@@ -347,9 +347,9 @@ def _announce_growth(config: Config) -> None:
     if times > 1 and config.given.get("lr") is None:
         envs = config.ranks * config.num_envs
         log.info(
-            f"the learning rate is {config.lr:.3g}, raised since an update has {times} times the rows "
-            f"of one process ({envs} envs × {config.rollout_steps} steps); --num-envs or --lr sets "
-            "your own"
+            f"the learning rate is {config.lr:.3g}, raised since an update has {times} times the "
+            f"rows of one process ({envs} envs × {config.rollout_steps} steps); --num-envs or --lr "
+            "sets your own"
         )
 
 
