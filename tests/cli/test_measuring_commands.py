@@ -78,7 +78,7 @@ REFUSED = {
     "bench --env-id Nope-v0": ("Nope",),
     "bench --num-workers few": ("num_workers", "'few'", "whole number"),
     "bench --algos a3c --modes ranks": ("a3c", "no such form"),
-    "bench --modes parallel --num-envs 3 --num-workers 2": ("num_envs", "3"),
+    "bench --algos ppo --modes parallel --num-envs 3 --num-workers 2": ("num_envs", "3"),
     "bench --resume none": ("none", "holds no benchmark"),
     "bench --resume full": ("full", "holds no benchmark"),
     "bench --resume full --seeds 3": ("--resume", "leave"),

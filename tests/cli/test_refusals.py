@@ -103,7 +103,7 @@ def test_a_user_sees_one_line_and_the_exit_code_2(shell, command, arguments):
             "'minibatch' minibatches 4 single row",
         ),
         (
-            "--algo a3c --num-workers 2 --num-envs 2 --rollout-steps 1 "
+            "--algo a3c --num-workers 2 --num-envs 1 --rollout-steps 1 "
             "--a2c.normalize-advantage rollout",
             "a2c.normalize_advantage --a2c.normalize-advantage none",
         ),

@@ -283,6 +283,7 @@ def test_a_stream_that_was_left_resumes_in_the_middle_of_its_episodes(tmp_path):
     """Every episode has 37 steps, also those that were open in between."""
     env = {"kwargs": {"length": 37}}
     options = {"env_id": "toy:constant", "env": env, "total_iters": 40, "log_every": 1}
+    options["num_envs"] = 8
     reports = []
     for report in paceline.train(config_of(tmp_path / "run", **options)):
         reports.append(report)

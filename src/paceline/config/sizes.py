@@ -92,7 +92,7 @@ def growth(config: Config) -> int:
 def _parts(config: Config) -> int:
     """How many times the preset's environments an update has rows of."""
     streaming = config.workers if config.entry("sampler").runs_ahead else 1
-    return config.ranks * min(streaming, MAX_GROWTH)
+    return config.ranks * max(1, min(streaming, MAX_GROWTH))
 
 
 def _divide_rollout(config: Config) -> Config:

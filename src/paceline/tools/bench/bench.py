@@ -18,12 +18,21 @@ from ...run.directory import CONFIG, METRICS
 from ...storage.files import replace_file
 from ...storage.lock import locked
 from .arguments import contents
-from .bench_plan import MODES, PLAN, BenchPlan, parse_bench, remembered, variant_folder
+from .bench_plan import (
+    MODES,
+    PLAN,
+    BenchPlan,
+    Processes,
+    parse_bench,
+    remembered,
+    variant_folder,
+    variant_name,
+)
 from .compare.command import compare
 from .compare.comparison import Missing
 from .compare.history import is_done, last_report, read_run
 from .compare.report import write
-from .runs import Cell, RunFailed, interrupt_on_signals, log_of, run_cell
+from .runs import Cell, RunFailed, calibrate, interrupt_on_signals, log_of, run_cell
 
 USAGE = """\
 paceline bench [RUN ...] [--algos ppo,a2c,a3c,impala] [--modes sequential,parallel,ranks]
@@ -69,6 +78,8 @@ def run(plan: BenchPlan) -> int:
     """Run every cell that is not done yet and compare all of them; the exit code."""
     with locked(plan.folder), interrupt_on_signals():
         _claim(plan)
+        if plan.open:
+            plan = _choose(plan)
         try:
             failed = BenchSweep(plan).run()
         except KeyboardInterrupt:
@@ -99,8 +110,23 @@ def _claim(plan: BenchPlan) -> None:
             f"{plan.folder} holds another benchmark; go on with it by `paceline bench --resume "
             f"{plan.folder}`, choose another --output-dir, or give --overwrite"
         )
-    content = {"arguments": plan.arguments, "chosen": plan.chosen}
-    replace_file(file, json.dumps(content, indent=1).encode())
+    _remember(plan, plan.chosen)
+
+
+def _choose(plan: BenchPlan) -> BenchPlan:
+    """The plan with processes for its parallel cells, which bench.json remembers."""
+    chosen = dict(plan.chosen)
+    for algo, training in plan.open.items():
+        config = calibrate(training.config(), variant_name(algo, "parallel"))
+        names = ("num_workers", "ranks", "threads")
+        chosen[algo] = {name: str(getattr(config, name)) for name in names}
+    _remember(plan, chosen)
+    return parse_bench(["--resume", str(plan.folder)])
+
+
+def _remember(plan: BenchPlan, chosen: Processes) -> None:
+    content = {"arguments": plan.arguments, "chosen": chosen}
+    replace_file(plan.folder / PLAN, json.dumps(content, indent=1).encode())
 
 
 class BenchSweep:

@@ -30,7 +30,7 @@ from .arguments import (
 from .compare.command import read_named
 from .compare.groups import comparable
 from .compare.history import History, values_of
-from .runs import Cell, calibrate
+from .runs import Cell
 
 PLAN = "bench.json"
 MODES = ("sequential", "parallel", "workers", "ranks")
@@ -62,7 +62,7 @@ FEWEST = {"num_workers": 1, "ranks": 2}
 
 
 Processes = dict[str, dict[str, str]]
-"""Options of processes that a calibration chose for the parallel cells, by algorithm."""
+"""Options of processes that a calibration has chosen for the parallel cells, by algorithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,8 @@ class BenchPlan:
     folder: Path
     arguments: list[str]
     """those that --resume reads again: all but where to"""
+    file: Mapping[str, Any]
+    """the content of --config"""
     cells: list[Cell]
     """in the order in which they are run"""
     refused: dict[str, str]
@@ -83,6 +85,12 @@ class BenchPlan:
     """runs that are there already and are compared with the others, as they were named"""
     chosen: Processes
     overwrite: bool = False
+
+    @property
+    def open(self) -> dict[str, Training]:
+        """Trainings whose processes have to be chosen by a calibration, by algorithm."""
+        cells = (cell for cell in self.cells if "parallel" in cell.options)
+        return {cell.options["algo"]: Training(cell.options, self.file) for cell in cells}
 
 
 def parse_bench(arguments: list[str]) -> BenchPlan:
@@ -121,6 +129,7 @@ def parse_bench(arguments: list[str]) -> BenchPlan:
     return BenchPlan(
         folder=folder,
         arguments=[*typed, *paths],
+        file=file,
         cells=_cells(variants, seeds, folder),
         refused=refused,
         seconds=seconds(config.duration) if config.duration else None,
@@ -169,10 +178,7 @@ def _variants(
     runs: list[tuple[Path, History]],
     chosen: Processes,
 ) -> tuple[dict[tuple[str, str], dict[str, str]], dict[str, str], Config]:
-    """Options by (algorithm, mode), why others are refused, and the configuration of one.
-
-    Adds to `chosen` what a calibration has to choose and has not yet.
-    """
+    """Options by (algorithm, mode), why others are refused, and the configuration of one."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     refused: dict[str, str] = {}
     seen = {_learned(run.config): str(path) for path, run in runs if run.state == "done"}
@@ -182,9 +188,8 @@ def _variants(
             name = variant_name(algo, mode)
             try:
                 options = _options(algo, mode, training)
-                if options.pop("parallel", None):
-                    if algo not in chosen:
-                        chosen[algo] = _calibrated(Training(options, training.file), name)
+                if "parallel" in options and algo in chosen:
+                    del options["parallel"]
                     options |= chosen[algo]
                 config, _ = Training(options, training.file).inspect()
             except BadInput as error:
@@ -198,12 +203,6 @@ def _variants(
     if config is None:
         raise BadInput(next(iter(refused.values())))
     return found, refused, config
-
-
-def _calibrated(training: Training, name: str) -> dict[str, str]:
-    """The processes that make the best use of the CPUs."""
-    config = calibrate(training.config({"parallel": "auto"}), name)
-    return {name: str(getattr(config, name)) for name in ("num_workers", "ranks", "threads")}
 
 
 def _learned(config: Config) -> str:
