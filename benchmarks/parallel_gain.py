@@ -98,6 +98,13 @@ def once(flags: list[str], copies: int = 1) -> list[Run]:
         return train(flags, Path(folder), copies)
 
 
+def timed(env_id: str, algo: str, seconds: float) -> list[str]:
+    """Flags of a run of which only the speed counts, in the form that the default budget has."""
+    compiled = "on" if algo in COMPILED.get(env_id, ()) else "off"
+    flags = ["--env-id", env_id, "--algo", algo, "--compile", compiled]
+    return [*flags, "--duration", f"{seconds}s", "--stop-at-return", "none", "--eval-episodes", "0"]
+
+
 def middle(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
@@ -106,9 +113,7 @@ def speed(env_id: str, algos: list[str], rounds: int, seconds: float) -> Run:
     """Steps per second of every form of every algorithm, in turns."""
     found: Run = {}
     for algo in algos:
-        compiled = "on" if algo in COMPILED.get(env_id, ()) else "off"
-        common = ["--env-id", env_id, "--algo", algo, "--compile", compiled]
-        common += ["--duration", f"{seconds}s", "--stop-at-return", "none", "--eval-episodes", "0"]
+        common = timed(env_id, algo, seconds)
         alone, parallel = list(SEQUENTIAL.get(algo, ())), list(PARALLEL[algo])
         # Once, for the compiler's cache and to see how many environments there are in all.
         (tried,) = once([*common, *parallel])
@@ -189,9 +194,7 @@ def auto(env_id: str, algos: list[str], rounds: int, seconds: float) -> Run:
     """The choice of --parallel auto among the layouts of a small grid, all in turns."""
     found: Run = {}
     for algo in algos:
-        compiled = "on" if algo in COMPILED.get(env_id, ()) else "off"
-        common = ["--env-id", env_id, "--algo", algo, "--compile", compiled]
-        common += ["--duration", f"{seconds}s", "--stop-at-return", "none", "--eval-episodes", "0"]
+        common = timed(env_id, algo, seconds)
         rates: dict[str, list[float]] = {}
         said = []
         for number in range(rounds):
@@ -226,12 +229,14 @@ def main() -> None:
         found = {"speed": speed, "auto": auto}[given.what](
             given.env_id, algos, given.rounds, given.seconds
         )
+    # Of each algorithm, since they may be measured at different times.
     facts = {"cpu": cpu_name(), "cpus": available_cpus(), "arguments": sys.argv[1:]}
+    found = {algo: facts | values for algo, values in found.items()}
     name = f"parallel_gain-{given.what}-{given.env_id.replace(':', '-')}.json"
     path, earlier = RESULTS / name, {}
     if path.exists():  # algorithms that were measured at another time
-        earlier = json.loads(path.read_text())["found"]
-    path.write_text(json.dumps(facts | {"found": earlier | found}, indent=1) + "\n")
+        earlier = json.loads(path.read_text())
+    path.write_text(json.dumps(earlier | found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ CASES = {
     "a2c workers": "--algo a2c --env-id CartPole-v1 --compile off --total-iters 60 --num-workers 2",
     "a3c with one learner": "--algo a3c --env-id CartPole-v1 --num-workers 1 --total-iters 100",
     "impala": "--algo impala --env-id CartPole-v1 --compile off --total-iters 60",
-    "impala ranks": "--algo impala --env-id CartPole-v1 --compile off --total-iters 30 --ranks 2",
+    "impala ranks": "--algo impala --env-id CartPole-v1 --compile off --total-iters 30 --ranks 2 "
+    "--num-envs 4",
     "toy": SMALL + "--env-id toy:memory",
 }
 LOOSE = {

@@ -67,8 +67,8 @@ def _grow(config: Config) -> Config:
     """The preset's values for several ranks, or workers of a stream, with its environments each.
 
     Batch and learning rate grow with their number (Goyal 2017), up to MAX_GROWTH times; beyond that
-    rollouts get shorter. A stream's rate grows with the square root: twice the rate on older
-    rollouts ended in a collapse. What is given stays, and with a number of environments everything.
+    rollouts get shorter. A stream's rate grows with the square root only (docs/ranks.md has why).
+    What is given stays, and with a number of environments everything does.
     """
     times, steps = growth(config), config.rollout_steps
     if times == 1:
