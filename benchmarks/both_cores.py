@@ -1,5 +1,6 @@
 """Paceline's best way of using the whole machine against Stable-Baselines3's, as each is run.
 
+    python benchmarks/both_cores.py --case cartpole
     python benchmarks/both_cores.py --case halfcheetah
     python benchmarks/both_cores.py --case pong --rounds 5
     python benchmarks/both_cores.py --case pong --precision bf16      # where the CPU has it
@@ -31,6 +32,14 @@ from run import ROOT, Side
 from paceline.processes.hardware import available_cpus, cpu_name
 
 CASES: dict[str, tuple[Setting, int, list[list[str]]]] = {
+    "cartpole": (
+        Setting(),
+        24,
+        [
+            ["--num-envs", "8"],
+            ["--ranks", "2", "--num-envs", "4"],
+        ],
+    ),
     "halfcheetah": (
         Setting(env_id="HalfCheetah-v5", steps=256, epochs=10, minibatches=32, normalize=True),
         8,

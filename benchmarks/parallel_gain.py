@@ -10,9 +10,10 @@
 ceiling of this machine at that moment), of the parallel form, and of the sequential form with as
 many environments as the parallel one has over all its processes. All take turns; ratios are within
 a round. `score`: the time from the first environment step until the mean return of the last 100
-episodes reaches a score, and the evaluation at the end. `auto`: what `--parallel auto` chooses
-against every layout of a small grid. Every run is the command itself, in a process of its own; run
-it on an otherwise idle machine. Writes benchmarks/results/parallel_gain-<what>-<env>.json.
+episodes reaches a score, and the evaluation at the end, on seeds that the rule for sizes was not
+chosen with. `auto`: what `--parallel auto` chooses against every layout of a small grid. Every run
+is the command itself, in a process of its own; run it on an otherwise idle machine. Writes
+benchmarks/results/parallel_gain-<what>-<env>.json.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def processes_and_envs(config: str) -> tuple[dict[str, int], int]:
     return shape, learners * values["num_envs"]
 
 
-def score(env_id: str, algos: list[str], seeds: int) -> Run:
+def score(env_id: str, algos: list[str], seeds: int, first_seed: int) -> Run:
     """Time to the score of the sequential and the parallel form, seed by seed."""
     found: Run = {}
     for algo in algos:
@@ -162,7 +163,7 @@ def score(env_id: str, algos: list[str], seeds: int) -> Run:
         common += ["--total-steps", budget]
         ways = {"sequential": SEQUENTIAL.get(algo, ()), "parallel": PARALLEL[algo]}
         runs: dict[str, list[Run]] = {name: [] for name in ways}
-        for seed in range(seeds):
+        for seed in range(first_seed, first_seed + seeds):
             for name, way in list(ways.items())[:: -1 if seed % 2 else 1]:
                 (run,) = once([*common, *way, "--seed", str(seed)])
                 runs[name].append({k: v for k, v in run.items() if k != "config"})
@@ -220,11 +221,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=100)
     given = parser.parse_args()
     default = "ppo" if given.what == "auto" else ",".join(ALGOS)
     algos = (given.algos or default).split(",")
     if given.what == "score":
-        found = score(given.env_id, algos, given.seeds)
+        found = score(given.env_id, algos, given.seeds, given.first_seed)
     else:
         found = {"speed": speed, "auto": auto}[given.what](
             given.env_id, algos, given.rounds, given.seconds
