@@ -172,7 +172,7 @@ def same_step_targets(columns, value_of, ratios=None):
                 successor = value_of(rows[k + 1][0] if k + 1 < len(rows) else last)
             gamma, value = 0.0 if terminated else GAMMA, value_of(obs)
             rho = 1.0 if ratios is None else min(1.0, ratios[at + k])
-            advantage = rho * (reward + gamma * target - value)
+            advantage = reward + gamma * target - value
             delta = rho * (reward + gamma * successor - value)
             target = value + delta + gamma * LAMBDA * rho * (target - successor)
             found.append((target - value if ratios is None else advantage, target))
@@ -203,7 +203,8 @@ def same_step_gradient(module, columns, kind):
         limited = ratio.clamp(0.8, 1.2)
         gain = torch.min(ratio * advantage, limited * advantage)
     else:
-        gain = logp * advantage
+        rho = ratio.detach().clamp(max=1.0) if kind is IMPALA else 1.0
+        gain = rho * logp * advantage
     error = (value.squeeze(-1) - target).square()
     loss = (-gain + 0.5 * 0.5 * error - 0.01 * entropy).mean()
     return torch.autograd.grad(loss, list(module.parameters()))

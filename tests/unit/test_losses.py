@@ -186,13 +186,23 @@ def test_the_entropy_bonus_of_a_policy_gradient_has_a_factor_too(kind):
     close(loss - seen["policy_loss"], [-0.25])
 
 
-@pytest.mark.parametrize("kind", [A2C, IMPALA])
-def test_without_clipping_the_loss_is_minus_log_probability_times_advantage(kind):
-    """Of IMPALA too: the ratio is in its advantage already, as a constant."""
-    algorithm, rows = kind(vf_coef=0.0), case([0.5, -0.25], [2.0, -3.0])
+def test_a2c_loss_is_minus_log_probability_times_advantage():
+    algorithm, rows = A2C(vf_coef=0.0), case([0.5, -0.25], [2.0, -3.0])
     _, seen = terms(algorithm, *rows)
     close(seen["policy_loss"], [-(-1.25 + 0.5) * 2.0, (-1.25 - 0.25) * 3.0])
     close(logp_gradient(algorithm, *rows), [-2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "weight"),
+    [({}, [1.0, 0.25]), ({"rho_bar": 3.0}, [2.0, 0.25]), ({"correction": False}, [1.0, 1.0])],
+    ids=["plain", "rho_bar", "uncorrected"],
+)
+def test_impala_weighs_a_row_by_the_ratio_of_the_policy_that_takes_the_step(options, weight):
+    """A constant: without the ratio's own gradient, and limited to ρ̄."""
+    algorithm = IMPALA(vf_coef=0.0, **options)
+    gradient = logp_gradient(algorithm, *case([math.log(2.0), math.log(0.25)], [2.0, -3.0]))
+    close(gradient, [-2.0 * weight[0], 3.0 * weight[1]])
 
 
 @each_kind

@@ -62,7 +62,7 @@ def gae_of_the_paper(case, lam):
 
 
 def vtrace_of_the_paper(case, rho_bar, c_bar, lam):
-    """v[s] = V[s] + Σ γ^(t−s)·(Π c)·δ[t] (Espeholt 2018, eq. 1), and its policy advantages."""
+    """v[s] = V[s] + Σ γ^(t−s)·(Π c)·δ[t] (Espeholt 2018, eq. 1), and r + γ·v[s+1] − V[s]."""
     ratio = np.exp(case.log_ratio)
     target = np.zeros_like(case.reward)
     for s, b in np.ndindex(target.shape):
@@ -79,8 +79,7 @@ def vtrace_of_the_paper(case, rho_bar, c_bar, lam):
         at_end = steps_left(case, s, b) == 1
         following = case.value[s + 1, b] if at_end else target[s + 1, b]
         after = 0.0 if case.terminated[s, b] else case.gamma * following
-        rho = min(rho_bar, ratio[s, b])
-        advantage[s, b] = rho * (case.reward[s, b] + after - case.value[s, b])
+        advantage[s, b] = case.reward[s, b] + after - case.value[s, b]
     return target, advantage
 
 

@@ -71,7 +71,8 @@ def vtrace(
     lam: float | Array = 1.0,
     idle: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Targets v[t] and policy advantages ρ·(r + γ·v[t+1] − V[t]) (Espeholt 2018, eq. 1).
+    """Targets v[t] and policy advantages r + γ·v[t+1] − V[t], without their factor ρ (Espeholt
+    2018, eq. 1), which is that of the weights that take the step.
 
     `log_ratio` is log π − log μ. Where an episode ended, v[t+1] belongs to the next episode,
     so the policy term bootstraps from V[t+1] there. Where `idle`, no action was taken: ρ = c = 1.
@@ -85,7 +86,7 @@ def vtrace(
     target = value[:-1] + _discounted_sum(delta, discount * trace * c)
     next_target = np.concatenate([target[1:], value[-1:]])
     bootstrap = np.where(trace > 0, next_target, value[1:])
-    return target, rho * (reward + discount * bootstrap - value[:-1])
+    return target, reward + discount * bootstrap - value[:-1]
 
 
 def _discounted_sum(delta: Array, decay: Array) -> Array:

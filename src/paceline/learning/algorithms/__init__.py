@@ -88,7 +88,7 @@ def advantages(rows: Rows, normalized: Normalized) -> Tensor:
 
 
 class PolicyGradient:
-    """Loss of A2C and IMPALA, which differ in their targets."""
+    """Loss of A2C and IMPALA, which differ in their targets and in the weight of a row."""
 
     metrics: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss", "entropy")
     stop_above: ClassVar[Mapping[str, float]] = {}
@@ -102,11 +102,15 @@ class PolicyGradient:
     def schedules(self) -> Schedules:
         return {"entropy_coef": (self.entropy_coef, self.entropy_schedule)}
 
+    def score(self, prediction: Prediction, rows: Rows) -> Tensor:
+        """log π(a|s) [R]; its gradient times the advantage is the policy's."""
+        return prediction.logp
+
     def loss(
         self, prediction: Prediction, rows: Rows, progress_remaining: Any, **factors: Any
     ) -> Losses:
         """−log π(a|s)·Â, value error and entropy (Mnih 2016, §4; Espeholt 2018, §4.2)."""
-        policy = -prediction.logp * advantages(rows, self.normalize_advantage)
+        policy = -self.score(prediction, rows) * advantages(rows, self.normalize_advantage)
         value, entropy = value_error(prediction.value, rows), prediction.entropy
         bonus = entropy * factors["entropy_coef"] if "entropy_coef" in factors else entropy
         loss = policy.add(value, alpha=self.vf_coef).sub(bonus, alpha=self.entropy_coef)

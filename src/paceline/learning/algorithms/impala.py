@@ -10,12 +10,15 @@ from annotated_types import Ge, Gt, Le
 
 from ...config.schedules import SectionSchedule
 from ...errors import BadInput
+from ...policy.network import Prediction
 from ...rollout import Array
-from ..batch import Signals, Targets
+from ..batch import Rows, Signals, Targets
 from ..returns import vtrace
 from . import Normalized, PolicyGradient
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ...config.schema import Config
 
 
@@ -62,7 +65,7 @@ class IMPALA(PolicyGradient):
             )
 
     def targets(self, signals: Signals, value: Array) -> Targets:
-        """The advantage includes its factor ρ. On-policy these are n-step returns."""
+        """On-policy these are n-step returns."""
         log_ratio = signals.log_ratio if self.correction else 0.0 * signals.log_ratio
         returns, advantage = vtrace(
             signals.reward,
@@ -76,3 +79,10 @@ class IMPALA(PolicyGradient):
             signals.idle,
         )
         return Targets(signals.weighted(advantage), returns)
+
+    def score(self, prediction: Prediction, rows: Rows) -> Tensor:
+        """ρ·log π. The ρ of this minibatch: steps before it have moved π since `targets`."""
+        if not self.correction:
+            return prediction.logp
+        rho = (prediction.logp.detach() - rows.logp).exp().clamp(max=self.rho_bar)
+        return rho * prediction.logp
