@@ -121,10 +121,11 @@ def test_the_watch_works(scene, forked):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("run", ["forked", "alone"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_run_is_whole_when_nothing_is_planted(scene, request, command, run):
-    run = alone if run == "alone" else request.getfixturevalue("forked")
-    seen = harmless(scene, run, ARGUMENTS[command])
-    assert (seen.code, seen.err) == (0, "")
+def test_the_run_is_whole_when_nothing_is_planted(scene, forked, command, run):
+    seen = harmless(scene, alone if run == "alone" else forked, ARGUMENTS[command])
+    # On a slow machine an evaluation says how far it is.
+    complaints = [line for line in seen.err.splitlines() if not line.startswith("evaluating: ")]
+    assert (seen.code, complaints) == (0, [])
 
 
 def test_best_may_be_a_link_to_a_checkpoint_of_the_run(scene, forked):
