@@ -102,15 +102,15 @@ class PolicyGradient:
     def schedules(self) -> Schedules:
         return {"entropy_coef": (self.entropy_coef, self.entropy_schedule)}
 
-    def score(self, prediction: Prediction, rows: Rows) -> Tensor:
-        """log π(a|s) [R]; its gradient times the advantage is the policy's."""
+    def weighted_logp(self, prediction: Prediction, rows: Rows) -> Tensor:
+        """log π(a|s) [R] with the weight of each row, here 1."""
         return prediction.logp
 
     def loss(
         self, prediction: Prediction, rows: Rows, progress_remaining: Any, **factors: Any
     ) -> Losses:
         """−log π(a|s)·Â, value error and entropy (Mnih 2016, §4; Espeholt 2018, §4.2)."""
-        policy = -self.score(prediction, rows) * advantages(rows, self.normalize_advantage)
+        policy = -self.weighted_logp(prediction, rows) * advantages(rows, self.normalize_advantage)
         value, entropy = value_error(prediction.value, rows), prediction.entropy
         bonus = entropy * factors["entropy_coef"] if "entropy_coef" in factors else entropy
         loss = policy.add(value, alpha=self.vf_coef).sub(bonus, alpha=self.entropy_coef)

@@ -80,7 +80,7 @@ class IMPALA(PolicyGradient):
         )
         return Targets(signals.weighted(advantage), returns)
 
-    def score(self, prediction: Prediction, rows: Rows) -> Tensor:
+    def weighted_logp(self, prediction: Prediction, rows: Rows) -> Tensor:
         """ρ·log π. The ρ of this minibatch: steps before it have moved π since `targets`."""
         if not self.correction:
             return prediction.logp
