@@ -25,7 +25,7 @@ limit_threads(1)
 
 from curves import binned  # noqa: E402
 
-from paceline.rollout import Array, Rollout  # noqa: E402
+from paceline.rollout import Array  # noqa: E402
 
 if TYPE_CHECKING:
     from paceline import Config
@@ -43,17 +43,8 @@ class Delayed:
         self._latest.append((weights.copy(), version))
         self._sampler.publish(*self._latest[0])
 
-    def collect(self) -> Rollout:
-        return self._sampler.collect()
-
-    def state(self) -> dict[str, Any]:
-        return self._sampler.state()
-
-    def restore(self, state: dict[str, Any]) -> list[int]:
-        return self._sampler.restore(state)
-
-    def close(self) -> None:
-        self._sampler.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
 
 
 def trained(config: Config, lag: int, episodes: int) -> dict[str, float]:

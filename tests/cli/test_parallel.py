@@ -106,6 +106,8 @@ def test_the_advice_of_a_refusal_is_accepted(workers, envs):
         ({"algo": "a2c", "num_workers": 2}, "workers"),
         ({"algo": "impala", "num_workers": 2}, "stream"),
         ({"algo": "impala", "num_workers": 2, "sampler": "workers"}, "workers"),
+        ({"algo": "impala", "num_workers": 2, "minibatches": 2}, "workers"),
+        ({"algo": "impala", "num_workers": 2, "minibatches": 2, "sampler": "stream"}, "stream"),
     ],
     ids=str,
 )

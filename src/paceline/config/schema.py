@@ -110,8 +110,8 @@ class Config:
     num_envs_per_worker: Count | None = None
     """environments per worker (for a3c, per learner), instead of num_envs"""
     sampler: Annotated[Choice, one_of("auto", *ENTRIES["sampler"])] = "auto"
-    """how rollouts are collected (auto: `serial`; with workers `stream` for impala, `workers` for
-    the others)"""
+    """how rollouts are collected (auto: `serial`; with workers `workers`, or `stream` for impala
+    with one minibatch)"""
     pool: Annotated[Choice, one_of(*ENTRIES["pool"])] = "processes"
     """how workers are run"""
     ranks: Annotated[int, Ge(1), Le(4096), BeforeValidator(parse_process_count)] = 1
@@ -300,9 +300,19 @@ class Config:
         """The sampler, `auto` resolved."""
         if self.sampler != "auto":
             return self.sampler
-        if not self.workers:
-            return "serial"
-        return "stream" if self.algorithm.needs_log_ratio else "workers"
+        return self.workers_sampler if self.workers else "serial"
+
+    @property
+    def workers_sampler(self) -> Choice:
+        """The sampler that the run has, or would have, with workers.
+
+        A rollout that is one update old is as many steps old as an update takes. V-trace corrects
+        for one step or two; with several minibatches workers keep in step (docs/parallel.md).
+        """
+        if self.sampler not in ("auto", "serial"):
+            return self.sampler
+        off_policy = self.algorithm.needs_log_ratio and self.epochs * self.minibatch_count == 1
+        return "stream" if off_policy else "workers"
 
     @property
     def resolved_sync(self) -> Choice:

@@ -10,13 +10,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ..config.registry import entry
 from ..config.text import several
 
 if TYPE_CHECKING:
     from ..config.schema import Config
 
 Schedule = Literal["alternate", "stream", "hogwild"]
-"""Sampling and learning alternate; overlap (impala with workers); or run in each a3c learner."""
+"""Sampling and learning alternate; overlap (a stream); or run in each a3c learner."""
 PHASE_NAMES = ("env", "inference", "update", "sync", "waiting", "other")
 MAX_SLOWDOWN = 4.0
 """Of processes that run at the same time; a larger one is noise."""
@@ -86,7 +87,7 @@ class Shape:
 
 def shape_of(config: Config) -> Shape:
     """How a training is laid out by its configuration."""
-    overlaps = config.algorithm.needs_log_ratio and config.sampler != "workers"
+    overlaps = entry("sampler", config.workers_sampler).runs_ahead
     lockstep = config.entry("sync").lockstep
     return Shape(
         envs=config.num_envs,
