@@ -24,7 +24,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def small(tmp_path_factory, shell_in):
     """The smallest measurement: no workers against one."""
     shell = shell_in(tmp_path_factory.mktemp("scale"))
-    ended = shell("scale", "--num-workers", "0,1", *SHORT, "--output-dir", "out")
+    predict = ("--predict", "2,4")
+    ended = shell("scale", "--num-workers", "0,1", *SHORT, *predict, "--output-dir", "out")
     assert ended.code == 0, ended
     return ended, shell.folder / "out"
 
@@ -79,6 +80,15 @@ def test_the_summary_has_a_row_for_each_count(small):
     plain = json.loads((folder / "summary.json").read_text())
     assert [row["count"] for row in plain["rows"]] == [0, 1]
     assert plain["machine"]["cpu"] and "steps/s" in plain["bottleneck"]
+
+
+def test_what_was_not_measured_is_predicted_and_called_so(small):
+    ended, folder = small
+    predicted = json.loads((folder / "summary.json").read_text())["predicted"]
+    assert list(predicted) == ["2", "4"] and all(0 < gain < 5 for gain in predicted.values())
+    said = f"not measured: 2 workers × {predicted['2']:.2f}, 4 workers × {predicted['4']:.2f}."
+    assert said in ended.out and said in (folder / "summary.txt").read_text()
+    assert len(csv_rows(folder / "summary.csv")) == 2
 
 
 def test_the_summary_is_printed_after_a_line_for_each_run(small):

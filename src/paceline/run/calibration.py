@@ -95,7 +95,7 @@ class Calibration:
     def __init__(self, env_info: EnvInfo, choices: Choices, cpus: int, large: bool) -> None:
         """`large`: the network gains from threads, and its minibatches are slow."""
         self._env_info, self._choices, self._cpus = env_info, choices, cpus
-        self._large = large
+        self.large, self.gpu = large, choices.device == "cuda"
         self._watch = Stopwatch(time.perf_counter())
 
     @property
@@ -107,13 +107,13 @@ class Calibration:
         shape, slow = shape_of(one), replace(self._choices, threads=1, compiled=False)
         env = time_env_row(self._env_info, one.seed, min(shape.envs, 16), SECONDS["env"])
         # Short rollouts and a small minibatch, eager: bounds for what comes next.
-        part = _probe(one, env, PROBE_IMAGES if self._large else PROBE_ROWS)
+        part = _probe(one, env, PROBE_IMAGES if self.large else PROBE_ROWS)
         with self._parts(part, slow) as parts:
             base = small = measure(parts, part, SECONDS["probe"])
             gradient = 4 * len(parts.learner.flat.weights)
             workers = self._time_workers(parts, one, base)
         threaded = base.step
-        if self._large:
+        if self.large:
             threaded = self._timed(part, replace(slow, threads=self._cpus), "more").step
         elif whole := _largest_part(one, base):
             part = whole
@@ -127,7 +127,7 @@ class Calibration:
         # At worst they take turns on one CPU.
         together = (workers.together - wake * self._cpus) / (workers.alone - wake)
         together = min(self._cpus, max(1.0, together))
-        gained = 1.0 - threaded / (together * base.step) if self._large else 0.0
+        gained = 1.0 - threaded / (together * base.step) if self.large else 0.0
         call, each = line((base.envs, base.act), (fewer.envs, fewer.act))
         step, row = line((base.rows, base.step), (small.rows, small.step))
         skew = SKEW if shape.schedule != "hogwild" else 0.0

@@ -9,7 +9,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config.resolve import fit_to_spaces, given_options, resolve
 from ..config.schema import Config
@@ -19,6 +19,10 @@ from ..processes.channel import PROGRESS
 from ..processes.hardware import available_cpus
 from ..processes.stopping import interruptible
 from .cost_model import Constants, Shape, fps, predict, shape_of
+
+if TYPE_CHECKING:
+    from ..envs.source import EnvInfo
+    from .calibration import Calibration
 
 log = logging.getLogger("paceline")
 
@@ -50,25 +54,45 @@ def calibrated(config: Config) -> Config:
     return dataclasses.replace(chosen, working_directory=config.working_directory)
 
 
-def _choose(config: Config) -> tuple[Config, str]:
-    from .build import env_info_of, network_for
+def predicted_gains(one: Config, others: Sequence[Config]) -> list[float]:
+    """Times the steps/s of `one` that the model expects of `others`, each on a machine with a CPU
+    like these for every process; calibrates here."""
+    from .build import env_info_of
+
+    calibration = _calibration(one, env_info_of(one), available_cpus())
+    smallest = min(others, key=lambda config: shape_of(config).share)
+    known = calibration.constants(one, smallest)
+    rate = fps(shape_of(one), known, available_cpus())
+    shapes = [shape_of(config) for config in others]
+    return [fps(shape, known, max(available_cpus(), shape.processes)) / rate for shape in shapes]
+
+
+def _calibration(config: Config, env_info: EnvInfo, cpus: int) -> Calibration:
+    """Of trainings of this kind; `config` fits the spaces."""
+    from .build import network_for
     from .calibration import Calibration
     from .choices import choose
     from .topology import topology_of
+
+    network = network_for(config, env_info.obs_spec.seen, env_info.act_spec)
+    choices = choose(config, network, topology_of(config))
+    return Calibration(env_info, choices, cpus, network.large)
+
+
+def _choose(config: Config) -> tuple[Config, str]:
+    from .build import env_info_of
 
     cpus = available_cpus()
     if isinstance(config.parallel, int):
         cpus = min(cpus, config.parallel)
     env_info = env_info_of(config)
     config = fit_to_spaces(config, env_info.obs_spec, env_info.act_spec)
-    network = network_for(config, env_info.obs_spec.seen, env_info.act_spec)
-    choices = choose(config, network, topology_of(config))
-    found = layouts(config, cpus, network.large, gpu=choices.device == "cuda")
+    calibration = _calibration(config, env_info, cpus)
+    found = layouts(config, cpus, calibration.large, calibration.gpu)
     one = found[0]
     if len(found) == 1:
         return one.config, alone_sentence(one.shape, cpus)
     smallest = min(found, key=lambda layout: (layout.shape.share, layout.shape.workers))
-    calibration = Calibration(env_info, choices, cpus, network.large)
     try:
         known = calibration.constants(one.config, smallest.config)
     except BadInput as error:  # of an environment that other processes can't have

@@ -35,6 +35,7 @@ paceline scale --ranks 1,2 | --num-workers 0,1,2 [--weak] [--OPTION OF TRAIN VAL
   --iters N            iterations that are counted (else as many as --seconds take)
   --seconds S          seconds that the fastest run should take at least [5]
   --target-return R    also measure the time until the last 100 episodes' mean return is R
+  --predict 4,8,16     also what the cost model expects of so many, with a CPU for each
   --output-dir DIR     logs/, per_run, summary and plots.png [runs/scale-<env>-<algo>-<time>]
   --overwrite          replace the measurement in DIR
 
@@ -64,8 +65,18 @@ def run(plan: ScalePlan) -> int:
                 row = sweep.measure(kind, count, repeat)
                 _write_rows(plan.folder / "per_run", [asdict(row) for row in sweep.rows])
                 print(_progress(plan, row), flush=True)
-        _conclude(plan, sweep.rows)
+        _conclude(plan, sweep.rows, predict_speedups(plan))
     return 0
+
+
+def predict_speedups(plan: ScalePlan) -> dict[int, float]:
+    """Speed-ups over one process that the cost model expects, with constants measured here."""
+    if not plan.predict:
+        return {}
+    from ...run.parallel import predicted_gains
+
+    configs = [plan.config(count) for count in plan.predict]
+    return dict(zip(plan.predict, predicted_gains(plan.config(plan.alone), configs), strict=True))
 
 
 def jobs(plan: ScalePlan, repeat: int) -> list[tuple[str, int]]:
@@ -173,10 +184,18 @@ def _progress(plan: ScalePlan, row: Measurement) -> str:
     return f"{line}  {'not reached' if seconds is None else f'{seconds:.1f} s to score'}"
 
 
-def _conclude(plan: ScalePlan, runs: list[Measurement]) -> None:
+def _conclude(plan: ScalePlan, runs: list[Measurement], predicted: dict[int, float]) -> None:
     """Write the summary and the plots, and print the summary."""
     rows = summarize(runs)
     sentence = bottleneck(rows, plan.kind, available_cpus())
+    facts: dict[str, Any] = {"machine": description(), "bottleneck": sentence}
+    if predicted:
+        facts["predicted"] = predicted
+        gains = ", ".join(f"{named(n, plan.kind)} × {gain:.2f}" for n, gain in predicted.items())
+        sentence += (
+            f"\nPredicted over one process, not measured: {gains}. The model takes every CPU for "
+            "one like these, and knows nothing of sockets, caches or memory bandwidth."
+        )
     algo = plan.training.flags.get("algo", plan.base.algo_section)  # which may be an alias
     way = "weak" if plan.weak else "strong"
     title = f"{algo.upper()} on {plan.base.env_name}: {way} scaling over {plan.kind}"
@@ -186,8 +205,7 @@ def _conclude(plan: ScalePlan, runs: list[Measurement]) -> None:
         f"{several(plan.repeats, 'repeat')} · {cpu_name()}, {available_cpus()} CPUs"
     )
     text = f"{title}\n{note}\n\n{table(rows, plan.kind)}\n\n{sentence}\n"
-    facts = {"title": title, "machine": description(), "bottleneck": sentence}
-    _write_rows(plan.folder / "summary", [row.flat() for row in rows], facts)
+    _write_rows(plan.folder / "summary", [row.flat() for row in rows], {"title": title} | facts)
     replace_file(plan.folder / "summary.txt", text.encode())
     draw(rows, plan.kind, title, note, plan.folder / "plots.png")
     print(f"\n{text}\n{plan.folder / 'plots.png'}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ SET_BY_SCALE = {
     "stop_at_return": "write --target-return to measure the time until then",
     "log_jsonl": "the metrics of every run are in logs/",
 }
+
+
+def parse_counts(text: str) -> list[int]:
+    """Numbers of ranks or workers, smallest first."""
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text):
+        raise ArgumentTypeError(f"{text!r} should be whole numbers and commas, such as 1,2,4")
+    return sorted({int(part) for part in text.split(",")})
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "--weak": {"action": "store_true", "default": False},
     "--repeats": {"type": whole_number(), "default": 3},
@@ -42,6 +52,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--iters": {"type": whole_number()},
     "--seconds": {"type": lambda text: number_from(text, 0.1), "default": 5.0},
     "--target-return": {"type": number_from},
+    "--predict": {"type": parse_counts, "default": []},
 }
 """Of `scale` alone; it also takes `--ranks` and `--num-workers` as lists."""
 
@@ -60,6 +71,8 @@ class ScalePlan:
     """measured in each run; None: as many as `seconds` take"""
     seconds: float
     target: float | None
+    predict: list[int]
+    """numbers of ranks or workers whose speed-up the cost model is asked for"""
     folder: Path
     base: Config
     """the training in one process"""
@@ -91,8 +104,13 @@ class ScalePlan:
 
     def global_batch(self, count: int) -> int:
         """Rows of one update, over all ranks; A3C's learners each update by themselves."""
-        config = Training(self.options(count), self.training.file).config()
+        config = self.config(count)
         return config.ranks * config.num_envs * self.base.rollout_steps
+
+    def config(self, count: int) -> Config:
+        """Of a run at this count."""
+        training = Training(self.options(count), self.training.file)
+        return training.config({"preset": self.base.preset})
 
     def options(self, count: int, repeat: int = 0) -> dict[str, str]:
         """Flags of a run at this count, without its budget."""
@@ -153,22 +171,26 @@ def _counts(given: dict[str, Any]) -> tuple[str, list[int]]:
         )
     kind, text = ("workers", workers) if ranks is None else ("ranks", ranks)
     flag = "--ranks" if kind == "ranks" else "--num-workers"
-    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text):
-        raise BadInput(f"{flag} is {text!r}: write whole numbers and commas, such as {flag} 1,2,4")
-    counts = sorted({int(part) for part in text.split(",")})
-    if kind == "ranks" and not counts[0]:
+    try:
+        found = parse_counts(text)
+    except ArgumentTypeError as error:
+        raise BadInput(f"{flag}: {error}") from None
+    if kind == "ranks" and not found[0]:
         raise BadInput(f"{flag} is {text!r}: there is always one rank; write such as {flag} 1,2")
-    return kind, counts
+    return kind, found
 
 
 def _check(plan: ScalePlan) -> None:
     """The configuration of every count, before the first run starts."""
     envs = plan.base.num_envs
-    for count in plan.counts:
+    all_counts = [*plan.counts, *plan.predict]
+    if 0 in plan.predict:
+        raise BadInput(f"--predict is for {plan.kind}, of which 0 are none; write such as 4,8,16")
+    for count in all_counts:
         if not plan.weak and envs % max(count, 1):
-            whole = math.lcm(*(max(n, 1) for n in plan.counts))
+            whole = math.lcm(*(max(n, 1) for n in all_counts))
             raise BadInput(
                 f"num_envs {envs} can't be shared equally by {count} {plan.kind}; leave {count} "
                 f"out, or write --num-envs {-(-envs // whole) * whole}"
             )
-        Training(plan.options(count), plan.training.file).config()
+        plan.config(count)
