@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .distributions import padding_index
-from .encoders import OneHotLinear, Trunk, initialize, make_trunk
+from .encoders import Trunk, initialize, make_head, make_trunk
 from .network import (
     LOG_SQRT_2PI,
     LOG_STD_RANGE,
@@ -81,7 +81,7 @@ class Policy(nn.Module):
         self.memory = make_memory(spec, features)
         self.carry_size = 0 if self.memory is None else self.memory.carry_size
         features = features if self.memory is None else spec.memory_size
-        self.head = _head_class(spec)(features, spec.outputs)
+        self.head = make_head(spec, features, spec.outputs)
         self._masked, self._kind, sizes = bool(spec.obs.mask), spec.act.kind, spec.act.sizes
         self._shape = (len(sizes), max(sizes, default=0))
         index = padding_index(sizes) if self._kind == "multi" else None
@@ -144,7 +144,7 @@ class ActorCritic(nn.Module):
             self.value_trunk = Trunk([], bf16=False)
         else:
             self.value_trunk, features = make_trunk(spec)
-        self.value_head = _head_class(spec)(features, spec.value_heads)
+        self.value_head = make_head(spec, features, spec.value_heads)
         if spec.normalize_obs:
             self.register_buffer("obs_mean", torch.zeros(spec.obs.size))
             self.register_buffer("obs_scale", torch.ones(spec.obs.size))
@@ -196,12 +196,6 @@ class ActorCritic(nn.Module):
         parts = {next(iter(self.spec.obs.parts)): obs} if isinstance(obs, Tensor) else obs
         inputs = self.inputs(parts)
         return self.policy(inputs), self.value(inputs)
-
-
-def _head_class(spec: NetworkSpec) -> type[nn.Linear]:
-    """A head that reads a discrete observation directly takes its index."""
-    reads_index = spec.obs.kind == "discrete" and not spec.hidden and spec.encoder is None
-    return OneHotLinear if reads_index else nn.Linear
 
 
 def _without_mask(inputs: Inputs, masked: bool) -> Any:

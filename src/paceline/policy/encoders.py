@@ -20,18 +20,21 @@ from .user_modules import UserEncoder
 class Tanh(nn.Module):
     """tanh(x) = 2·σ(2x) − 1, twice as fast as torch's own tanh on a CPU.
 
-    Without Python numbers, each of which would be converted to a tensor at every call.
+    Without Python numbers, each of which would be converted to a tensor at every call. Doubled by
+    a product: of a sum, both gradients would be computed, as the compiler has the matrix product
+    of the next layer's gradient twice then.
     """
 
     one: Tensor
+    two: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("one", torch.ones(1), persistent=False)
+        self.register_buffer("two", torch.full((1,), 2.0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        half = (x + x).sigmoid()
-        return half + half - self.one
+        return (x + x).sigmoid() * self.two - self.one
 
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -39,6 +42,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),  # the layer before does not need its output
     "elu": nn.ELU,
 }
+NARROW = range(2, 25)
+"""Outputs of a head that is computed transposed."""
 NATURE_MIN_SIDE = 36
 """Pixels; the strides of `nature` leave nothing of smaller images."""
 
@@ -65,6 +70,24 @@ class OneHotLinear(nn.Linear):
 
     def forward(self, index: Tensor) -> Tensor:
         return functional.embedding(index, self.weight.t()) + self.bias
+
+
+class NarrowLinear(nn.Linear):
+    """A dense layer with few outputs, computed transposed.
+
+    A CPU's matrix product with a narrow right-hand side takes two to ten times as long as with a
+    narrow left-hand one (256 × 64 · 64 × 2: 10 and 4 µs; its weights' gradient: 13 and 3 µs).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias.unsqueeze(1), self.weight, x.t()).t()
+
+
+def make_head(spec: NetworkSpec, features: int, outputs: int) -> nn.Linear:
+    """The last layer of the policy or of the value function."""
+    if spec.obs.kind == "discrete" and not spec.hidden and spec.encoder is None:
+        return OneHotLinear(features, outputs)  # it reads the index itself
+    return (NarrowLinear if outputs in NARROW else nn.Linear)(features, outputs)
 
 
 class Pixels(nn.Module):
