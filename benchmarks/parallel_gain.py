@@ -21,10 +21,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ RESULTS = Path(__file__).parent / "results"
 ALGOS = ("ppo", "a2c", "a3c", "impala")
 AUTO, WORKERS = ("--parallel", "auto"), ("--num-workers", "2")
 PARALLEL = {"ppo": AUTO, "a2c": AUTO, "a3c": WORKERS, "impala": WORKERS}
-"""Flags of the parallel form."""
+"""Flags of the parallel form; `--way` replaces them."""
 SEQUENTIAL = {"a3c": ("--num-workers", "1")}
 COMPILED = {"LunarLander-v3": ("ppo", "a2c", "a3c"), "HalfCheetah-v5": ("ppo",)}
 """Where the default budget is long enough for the step to be compiled; a short `speed` is told."""
@@ -56,6 +58,8 @@ WARMUP = 0.25
 """Share of a run's time that is not counted."""
 
 Run = dict[str, Any]
+Ways = Mapping[str, Sequence[str]]
+"""Flags of each algorithm's parallel form."""
 
 
 def train(flags: list[str], folder: Path, copies: int = 1) -> list[Run]:
@@ -110,12 +114,12 @@ def middle(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def speed(env_id: str, algos: list[str], rounds: int, seconds: float) -> Run:
+def speed(env_id: str, ways: Ways, rounds: int, seconds: float) -> Run:
     """Steps per second of every form of every algorithm, in turns."""
     found: Run = {}
-    for algo in algos:
+    for algo in ways:
         common = timed(env_id, algo, seconds)
-        alone, parallel = list(SEQUENTIAL.get(algo, ())), list(PARALLEL[algo])
+        alone, parallel = list(SEQUENTIAL.get(algo, ())), list(ways[algo])
         # Once, for the compiler's cache and to see how many environments there are in all.
         (tried,) = once([*common, *parallel])
         envs = processes_and_envs(tried["config"])[1]
@@ -154,17 +158,17 @@ def processes_and_envs(config: str) -> tuple[dict[str, int], int]:
     return shape, learners * values["num_envs"]
 
 
-def score(env_id: str, algos: list[str], seeds: int, first_seed: int) -> Run:
+def score(env_id: str, ways: Ways, seeds: int, first_seed: int) -> Run:
     """Time to the score of the sequential and the parallel form, seed by seed."""
     found: Run = {}
-    for algo in algos:
+    for algo in ways:
         wanted, budget = SCORES[env_id, algo]
         common = ["--env-id", env_id, "--algo", algo, "--stop-at-return", str(wanted)]
         common += ["--total-steps", budget]
-        ways = {"sequential": SEQUENTIAL.get(algo, ()), "parallel": PARALLEL[algo]}
-        runs: dict[str, list[Run]] = {name: [] for name in ways}
+        both = {"sequential": SEQUENTIAL.get(algo, ()), "parallel": ways[algo]}
+        runs: dict[str, list[Run]] = {name: [] for name in both}
         for seed in range(first_seed, first_seed + seeds):
-            for name, way in list(ways.items())[:: -1 if seed % 2 else 1]:
+            for name, way in list(both.items())[:: -1 if seed % 2 else 1]:
                 (run,) = once([*common, *way, "--seed", str(seed)])
                 runs[name].append({k: v for k, v in run.items() if k != "config"})
         found[algo] = runs
@@ -191,7 +195,7 @@ def startup_of(run: Run) -> float:
     return sum(startup.values()) if isinstance(startup, dict) else float(startup or 0.0)
 
 
-def auto(env_id: str, algos: list[str], rounds: int, seconds: float) -> Run:
+def auto(env_id: str, algos: Iterable[str], rounds: int, seconds: float) -> Run:
     """The choice of --parallel auto among the layouts of a small grid, all in turns."""
     found: Run = {}
     for algo in algos:
@@ -218,6 +222,7 @@ def main() -> None:
     parser.add_argument("what", choices=("speed", "score", "auto"))
     parser.add_argument("--env-id", default="CartPole-v1")
     parser.add_argument("--algos")
+    parser.add_argument("--way", help="flags of the parallel form, such as '--ranks 2'")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--seeds", type=int, default=10)
@@ -225,15 +230,16 @@ def main() -> None:
     given = parser.parse_args()
     default = "ppo" if given.what == "auto" else ",".join(ALGOS)
     algos = (given.algos or default).split(",")
+    ways = {algo: tuple((given.way or shlex.join(PARALLEL[algo])).split()) for algo in algos}
     if given.what == "score":
-        found = score(given.env_id, algos, given.seeds, given.first_seed)
+        found = score(given.env_id, ways, given.seeds, given.first_seed)
     else:
-        found = {"speed": speed, "auto": auto}[given.what](
-            given.env_id, algos, given.rounds, given.seconds
-        )
+        measure = {"speed": speed, "auto": auto}[given.what]
+        found = measure(given.env_id, ways, given.rounds, given.seconds)
     # Of each algorithm, since they may be measured at different times.
     facts = {"cpu": cpu_name(), "cpus": available_cpus(), "arguments": sys.argv[1:]}
-    found = {algo: facts | values for algo, values in found.items()}
+    suffix = f" {given.way}" if given.way else ""
+    found = {algo + suffix: facts | values for algo, values in found.items()}
     name = f"parallel_gain-{given.what}-{given.env_id.replace(':', '-')}.json"
     path, earlier = RESULTS / name, {}
     if path.exists():  # algorithms that were measured at another time
