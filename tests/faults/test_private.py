@@ -14,7 +14,9 @@ import psutil
 import pytest
 from ranked import Command
 
+from paceline import BadInput
 from paceline.processes.channel import Listener, connect
+from paceline.processes.launcher import STORE_HEADER, check_init_method
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -153,3 +155,13 @@ def test_a_rendezvous_file_that_is_not_a_store_is_refused_and_left_alone(shell, 
     ended = shell("train", "--output-dir", "run", *flags, timeout=30)
     assert ended.code == 2 and "init_method" in ended.err and "Traceback" not in ended.err
     assert file.read_bytes() == content
+
+
+def test_a_store_that_another_rank_is_just_beginning_is_accepted(tmp_path):
+    file = tmp_path / "store"
+    for size in range(len(STORE_HEADER) + 1):
+        file.write_bytes(STORE_HEADER[:size])
+        check_init_method(f"file://{file}")
+    file.write_bytes(STORE_HEADER[:-1] + b"!")
+    with pytest.raises(BadInput, match="not a file of a rendezvous"):
+        check_init_method(f"file://{file}")

@@ -125,7 +125,8 @@ def check_init_method(place: str) -> None:
     try:
         if Path(path).is_file():
             with Path(path).open("rb") as file:
-                if file.read(len(STORE_HEADER)) in (b"", STORE_HEADER):
+                # Another rank may be writing it right now, so a beginning will do.
+                if STORE_HEADER.startswith(file.read(len(STORE_HEADER))):
                     return
         cause = "which exists and is not a file of a rendezvous"
     except OSError as error:
