@@ -107,8 +107,16 @@ class Pixels(nn.Module):
             image = image.unsqueeze(-3)
         if not self._channels_first:
             image = image.permute(0, 3, 1, 2)
-        image = image.contiguous(memory_format=torch.channels_last).to(torch.float32)
+        image = image.contiguous(memory_format=torch.channels_last)
+        if image.dtype == torch.uint8 and not self._scaled and _in_bf16(image):
+            return image.to(torch.bfloat16)  # exact: bfloat16 has all whole numbers up to 256
+        image = image.to(torch.float32)
         return image * self.scale if self._scaled else image
+
+
+def _in_bf16(x: Tensor) -> bool:
+    """Whether layers around here compute in bfloat16."""
+    return torch.is_autocast_enabled(x.device.type)
 
 
 class FirstConv(nn.Conv2d):
