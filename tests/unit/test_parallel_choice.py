@@ -148,7 +148,7 @@ def test_every_constant_is_measured_on_a_real_training(options):
     env_info = inspect_env(config.env_id)
     found = layouts(config, 2, large=False)
     calibration = Calibration(env_info, Choices(1, False, "cpu"), 2, large=False)
-    known = calibration.constants(found[0].config, found[-1].config)
+    known = calibration.constants(found[0].config, [layout.config for layout in found])
     assert 1e-7 < known.env < 1e-2 and known.call + known.act >= 0.0
     assert 1e-5 < known.step + known.row * 64 < 1.0
     assert known.wake >= 5e-5 and known.together >= 1.0 and known.threaded == 0.0

@@ -102,14 +102,14 @@ class Calibration:
     def seconds(self) -> float:
         return self._watch.seconds
 
-    def constants(self, one: Config, smallest: Config) -> Constants:
-        """Of the training `one`; `smallest` is a layout of it with the fewest rows a minibatch."""
+    def constants(self, one: Config, others: Sequence[Config]) -> Constants:
+        """Of the training `one`, to predict `others`: the same in other processes."""
         shape, slow = shape_of(one), replace(self._choices, threads=1, compiled=False)
         env = time_env_row(self._env_info, one.seed, min(shape.envs, 16), SECONDS["env"])
         # Short rollouts and a small minibatch, eager: bounds for what comes next.
         part = _probe(one, env, PROBE_IMAGES if self.large else PROBE_ROWS)
         with self._parts(part, slow) as parts:
-            base = small = measure(parts, part, SECONDS["probe"])
+            base = second = measure(parts, part, SECONDS["probe"])
             gradient = 4 * len(parts.learner.flat.weights)
             workers = self._time_workers(parts, one, base)
         threaded = base.step
@@ -117,10 +117,12 @@ class Calibration:
             threaded = self._timed(part, replace(slow, threads=self._cpus), "more").step
         elif whole := _largest_part(one, base):
             part = whole
-            base = small = self._timed(whole, self._choices, "whole")
-            other = _largest_part(smallest, base)
+            base = second = self._timed(whole, self._choices, "whole")
+            # Minibatches of another size tell a step's fixed time from that of its rows.
+            far = max(others, key=lambda c: abs(math.log(shape_of(c).share / shape.share)))
+            other = _largest_part(far, base)
             if other is not None and shape_of(other).share != base.rows:
-                small = self._timed(other, self._choices, "more")
+                second = self._timed(other, self._choices, "more")
         part = dataclasses.replace(part, num_envs=workers.envs)
         fewer = self._timed(part, slow, "fewer", learn=False)
         wake = min(LONGEST_WAKE, max(SHORTEST_WAKE, workers.alone - workers.steps * fewer.act))
@@ -129,7 +131,7 @@ class Calibration:
         together = min(self._cpus, max(1.0, together))
         gained = 1.0 - threaded / (together * base.step) if self.large else 0.0
         call, each = line((base.envs, base.act), (fewer.envs, fewer.act))
-        step, row = line((base.rows, base.step), (small.rows, small.step))
+        step, row = line((base.rows, base.step), (second.rows, second.step))
         skew = SKEW if shape.schedule != "hogwild" else 0.0
         return Constants(
             env=min(each, env),

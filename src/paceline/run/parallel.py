@@ -60,8 +60,7 @@ def predicted_gains(one: Config, others: Sequence[Config]) -> list[float]:
     from .build import env_info_of
 
     calibration = _calibration(one, env_info_of(one), available_cpus())
-    smallest = min(others, key=lambda config: shape_of(config).share)
-    known = calibration.constants(one, smallest)
+    known = calibration.constants(one, others)
     rate = fps(shape_of(one), known, available_cpus())
     shapes = [shape_of(config) for config in others]
     return [fps(shape, known, max(available_cpus(), shape.processes)) / rate for shape in shapes]
@@ -92,9 +91,8 @@ def _choose(config: Config) -> tuple[Config, str]:
     one = found[0]
     if len(found) == 1:
         return one.config, alone_sentence(one.shape, cpus)
-    smallest = min(found, key=lambda layout: (layout.shape.share, layout.shape.workers))
     try:
-        known = calibration.constants(one.config, smallest.config)
+        known = calibration.constants(one.config, [layout.config for layout in found])
     except BadInput as error:  # of an environment that other processes can't have
         return one.config, f"one process: {error}"
     chosen = best([layout.shape for layout in found], known, cpus)
