@@ -11,6 +11,7 @@ JOBS ?= auto
 ARGS ?=
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 out = $(if $(OUT),--output-dir $(OUT))
+best = $(if $(WORKERS),--num-workers $(WORKERS),--parallel auto)
 newest = $$(ls -dt runs/*/config.yaml | head -1 | xargs -n 1 dirname)
 TRAIN := train train-a2c train-impala train-parallel train-a2c-parallel train-impala-parallel \
 	train-ranks train-a3c
@@ -67,7 +68,7 @@ train-a2c: install ## train A2C in one process
 train-impala: install ## train IMPALA in one process
 train-parallel: install ## train PPO with the processes that suit it best, or WORKERS
 train-a2c-parallel: install ## train A2C with the processes that suit it best, or WORKERS
-train-impala-parallel: install ## train IMPALA with worker processes
+train-impala-parallel: install ## train IMPALA with the processes that suit it best, or WORKERS
 train-ranks: install ## train PPO with data-parallel ranks (DD-PPO)
 train-a3c: install ## train A3C; its learners are its workers
 
@@ -75,8 +76,8 @@ train train-parallel train-ranks: algo = ppo
 train-a2c train-a2c-parallel: algo = a2c
 train-impala train-impala-parallel: algo = impala
 train-a3c: algo = a3c
-train-parallel train-a2c-parallel: way = $(if $(WORKERS),--num-workers $(WORKERS),--parallel auto)
-train-impala-parallel train-a3c: way = --num-workers $(or $(WORKERS),auto)
+train-parallel train-a2c-parallel train-impala-parallel: way = $(best)
+train-a3c: way = --num-workers $(or $(WORKERS),auto)
 train-ranks: way = --ranks $(RANKS)
 
 $(TRAIN):

@@ -328,9 +328,11 @@ def test_the_processes_of_a_parallel_cell_are_chosen_once_and_remembered(shell, 
 def test_parallel_cells_have_the_workers_that_are_given(algo):
     made = parse(f"--algos {algo} --modes parallel --num-workers 2 --seeds 1")
     assert not made.open and made.cells[0].options["num_workers"] == "2"
-    if algo != "ppo":  # their processes are of a kind of their own
-        made = parse(f"--algos {algo} --modes parallel --seeds 1")
+    made = parse(f"--algos {algo} --modes parallel --seeds 1")
+    if algo == "a3c":  # its learners are its workers
         assert not made.open and int(made.cells[0].options["num_workers"]) >= 2
+    else:
+        assert list(made.open) == [algo] and made.cells[0].options["parallel"] == "auto"
 
 
 # Overwriting

@@ -45,8 +45,8 @@ paceline bench [RUN ...] [--algos ppo,a2c,a3c,impala] [--modes sequential,parall
                        compared with the others; what they have trained is not trained again
   --algos a,b          what is compared [ppo,a2c,a3c,impala]
   --modes a,b          sequential: one process; parallel: the best use of the CPUs, as by
-                       `train --parallel auto` (a3c: a learner for each CPU, impala: a worker for
-                       each); workers: a worker for each CPU; ranks: a rank for each CPU
+                       `train --parallel auto` (a3c: a learner for each CPU); workers: a worker
+                       for each CPU; ranks: a rank for each CPU
                        [sequential,parallel,ranks]
   --num-workers N      workers of the parallel cells, and a3c's learners [as many as CPUs]
   --ranks N            ranks of the cells with ranks [as many as CPUs]

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...config.registry import ALGORITHMS, entry
-from ...config.resolve import expand_alias
+from ...config.registry import ALGORITHMS
 from ...config.schema import ALIASES, BUDGETS, Config
 from ...config.values import seconds
 from ...errors import BadInput
@@ -226,7 +225,7 @@ def _options(algo: str, mode: str, training: Training) -> dict[str, str]:
         raise BadInput(f"{algo} has no such form: its learners are its workers")
     workers, ranks = (_processes(name, given, file) for name in ("num_workers", "ranks"))
     envs = all_envs(given, file, workers)
-    if mode == "parallel" and _leaves_open(algo, training):
+    if mode == "parallel" and not hogwild and not _gives_workers(training):
         shape = {"parallel": "auto"}
     else:
         shape = {
@@ -241,14 +240,9 @@ def _options(algo: str, mode: str, training: Training) -> dict[str, str]:
     return kept | {"algo": algo} | shape
 
 
-def _leaves_open(algo: str, training: Training) -> bool:
-    """Whether a calibration is to choose the processes: of an algorithm that has none of its own
-    kind, as a3c and impala have, where no number of workers is given."""
-    named = expand_alias({"algo": algo})
-    if "sync" in named or entry("algo", named["algo"]).needs_log_ratio:
-        return False
+def _gives_workers(training: Training) -> bool:
     given = (source.get(name) for source in (training.flags, training.file) for name in WORKERS)
-    return all(value in (None, 0, "0", "auto") for value in given)
+    return any(value not in (None, 0, "0", "auto") for value in given)
 
 
 def _processes(name: str, given: Mapping[str, str], file: Mapping[str, Any]) -> int:
