@@ -32,6 +32,10 @@ CASES = {
     + "--env-id HalfCheetah-v5 --num-envs 8 --ranks 2 --compile off --duration 8s",
     "Pong 8 x 128": SIZES + "--env-id atari:Pong --num-envs 8 --threads 2 --duration 16s",
     "A2C CartPole 8 x 5": "--algo a2c --env-id CartPole-v1 --compile off --duration 8s",
+    "A2C CartPole 4 x 5, 2 ranks": "--algo a2c --env-id CartPole-v1 --compile off --duration 8s "
+    "--ranks 2 --num-envs 4",
+    "A2C CartPole 8 x 5, 2 workers": "--algo a2c --env-id CartPole-v1 --compile off --duration 8s "
+    "--num-workers 2 --num-envs 8",
     "IMPALA CartPole 8 x 20": "--algo impala --env-id CartPole-v1 --compile off --duration 8s",
 }
 
