@@ -23,7 +23,7 @@ from paceline.tools.bench.tune_text import config_text, proposal
 
 CPUS = (4, 8, 16, 28, 32)
 MODES = ("sequential", "parallel")
-ROWS = {"ppo": 16 * 256, "impala": 16 * 128}
+ROWS = {"ppo": 16 * 256, "impala": 32 * 32}
 """Of an update in the preset for LunarLander-v3."""
 TIMES = 2
 """That many of them at most, with several processes."""
