@@ -126,6 +126,8 @@ def corrupted(draw):
 @example({"env": {"kwargs": {"raw": b"bytes", "pair": (1, 2), "none": None, "nan": math.nan}}})
 @example({"log_jsonl": "caf\u00e9 \u2192 \U0001f6b4 \x07"})
 @example({"log_jsonl": "\ud800"})
+@example({"parallel": "auto"})
+@example({"parallel": 2, "algo": "a3c"})
 def test_a_corrupted_configuration_is_refused_or_valid_and_can_be_written_and_read(config):
     made = judged(lambda: resolve(config))
     if made is not None:

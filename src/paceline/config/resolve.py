@@ -22,7 +22,7 @@ from .known_names import as_key, explain_unknown, explain_value
 from .presets import preset_values, presets
 from .registry import ENTRIES, as_dicts, by_name, entry, is_options, section_of, sections
 from .schedules import needs_start
-from .schema import ALIASES, BUDGETS, EnvConfig, option_fields
+from .schema import ALIASES, BUDGETS, CHOSEN, EnvConfig, option_fields
 from .schema import Config as Resolved
 from .sizes import fill_sizes
 from .values import STRICT
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ..envs.spaces import ActionSpec, ObservationSpec
 
 DEFAULT_STEPS = 1_000_000
-CHOSEN = ("num_workers", "ranks", "sampler", "num_envs_per_worker")
-"""Options that `parallel` decides."""
 EXCLUSIVE = (
     ("batch_size", "minibatches"),
     ("num_envs", "num_envs_per_worker"),

@@ -39,6 +39,8 @@ from .values import (
 ENCODERS = ("mlp", "small", "nature", "impala")
 """Built-in encoders."""
 BUDGETS = ("total_steps", "total_iters", "duration")
+CHOSEN = ("num_workers", "ranks", "sampler", "num_envs_per_worker")
+"""Options that `parallel` decides."""
 ALIASES: dict[str, dict[str, Any]] = {
     "a3c": {"algo": "a2c", "sync": "hogwild", "num_workers": "auto"},
     "ddppo": {"algo": "ppo", "ranks": "auto"},
@@ -364,6 +366,8 @@ class Config:
         plain |= {"preset": "none", "env_id": self.env_name, **self.options}
         wrappers = tuple(name_of(wrapper) for wrapper in self.env.wrappers)
         plain["env"] = dataclasses.replace(self.env, wrappers=wrappers)
+        if self.parallel is not None:
+            plain |= dict.fromkeys(CHOSEN)
         for name, value in as_dicts(plain).items():
             plain[name] = name_of(value) if callable(value) else value
         return json.loads(json.dumps(plain))
