@@ -40,6 +40,8 @@ PARALLEL = {"ppo": AUTO, "a2c": AUTO, "a3c": WORKERS, "impala": WORKERS}
 SEQUENTIAL = {"a3c": ("--num-workers", "1")}
 COMPILED = {"LunarLander-v3": ("ppo", "a2c", "a3c"), "HalfCheetah-v5": ("ppo",)}
 """Where the default budget is long enough for the step to be compiled; a short `speed` is told."""
+SHORTER = {"procgen:coinrun": ("--rollout-steps", "16")}
+"""Of the preset's rollouts one takes half a minute, and a run of some seconds needs several."""
 SCORES = {
     ("CartPole-v1", "ppo"): (475, "100k"),
     ("CartPole-v1", "a2c"): (475, "500k"),
@@ -106,7 +108,7 @@ def once(flags: list[str], copies: int = 1) -> list[Run]:
 def timed(env_id: str, algo: str, seconds: float) -> list[str]:
     """Flags of a run of which only the speed counts, in the form that the default budget has."""
     compiled = "on" if algo in COMPILED.get(env_id, ()) else "off"
-    flags = ["--env-id", env_id, "--algo", algo, "--compile", compiled]
+    flags = ["--env-id", env_id, "--algo", algo, "--compile", compiled, *SHORTER.get(env_id, ())]
     return [*flags, "--duration", f"{seconds}s", "--stop-at-return", "none", "--eval-episodes", "0"]
 
 
