@@ -156,6 +156,18 @@ def test_every_constant_is_measured_on_a_real_training(options):
     assert calibration.seconds < 3.0 * (1 if available_cpus() > 4 else 5)
 
 
+@pytest.mark.timeout(60)
+def test_a_step_has_a_fixed_time_where_a_layout_has_larger_minibatches():
+    """Two workers of a stream share an update of twice the rows, which takes less than twice."""
+    config = paceline.Config(parallel="auto", env_id="CartPole-v1", algo="impala", compile="off")
+    found = layouts(config, 2, large=False)
+    one, two = found[0].shape, max((layout.shape for layout in found), key=lambda s: s.share)
+    assert two.share == 2 * one.share
+    calibration = Calibration(inspect_env("CartPole-v1"), Choices(1, False, "cpu"), 2, large=False)
+    known = calibration.constants(found[0].config, [layout.config for layout in found])
+    assert known.step > 0.0
+
+
 def test_the_clock_of_a_calibration_leaves_out_what_does_not_count():
     watch = Stopwatch(0.0)
     before = watch.seconds

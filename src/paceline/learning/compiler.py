@@ -49,7 +49,7 @@ def inductor_compile(function: TensorFunction, inputs: list[Tensor]) -> TensorFu
         # Tracing executes the function, which changes its inputs in place.
         graph = make_fx(function)(*(tensor.clone() for tensor in inputs))
         for node in graph.graph.nodes:
-            node.meta.clear()  # Inductor takes values that tracing left for inputs of its own
+            node.meta.clear()  # fake tensors of the tracing, which Inductor refuses beside its own
         # The calls between kernels in C++ too: in Python they take a sixth of a small step.
         return inductor(graph, inputs, {"cpp_wrapper": True})  # type: ignore[arg-type]
 

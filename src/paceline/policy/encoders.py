@@ -20,9 +20,9 @@ from .user_modules import UserEncoder
 class Tanh(nn.Module):
     """tanh(x) = 2·σ(2x) − 1, twice as fast as torch's own tanh on a CPU.
 
-    Without Python numbers, each of which would be converted to a tensor at every call. Doubled by
-    a product: of a sum, both gradients would be computed, as the compiler has the matrix product
-    of the next layer's gradient twice then.
+    Without Python numbers, each of which would be converted to a tensor at every call. The result
+    is doubled by a multiplication: σ + σ has two equal gradients, and Inductor would compute the
+    matrix product that they come from once for each.
     """
 
     one: Tensor
