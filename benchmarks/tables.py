@@ -188,6 +188,8 @@ def _learning_row(result: Mapping[str, Any]) -> Row:
     if envs:
         options["num_envs"] = envs
         how += f", {envs} envs in all"
+    others = result.get("others", [])
+    how += f", {' '.join(others)}" if others else ""
     scores, steps = [run["mean"] for run in runs], [run["steps"] for run in runs]
     return (
         options["env_id"],
@@ -196,7 +198,7 @@ def _learning_row(result: Mapping[str, Any]) -> Row:
         " ".join(str(run["seed"]) for run in runs),
         _score(statistics.mean(scores)),
         " ".join(_score(score) for score in scores),
-        _command("learning.py", options),
+        _command("learning.py", options, *others),
     )
 
 
@@ -208,8 +210,8 @@ def _rate(rates: Sequence[float]) -> str:
     return f"{statistics.median(rates):,.0f}"
 
 
-def _command(script: str, options: Mapping[str, Any]) -> str:
-    """The call with every option that the result was made with."""
+def _command(script: str, options: Mapping[str, Any], *others: str) -> str:
+    """The call with every option that the result was made with, then `others`."""
     words = [f"python benchmarks/{script}"]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
@@ -217,7 +219,7 @@ def _command(script: str, options: Mapping[str, Any]) -> str:
             words.append(flag)
         elif value is not None and value is not False:
             words.append(f"{flag} {value}")
-    return f"`{' '.join(words)}`"
+    return f"`{' '.join((*words, *others))}`"
 
 
 def _table(head: Row, rows: Iterable[Row]) -> str:

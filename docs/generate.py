@@ -94,7 +94,8 @@ def _kinds(hint: Any) -> Iterator[str]:
     elif metadata:
         base = hint.__origin__
         if get_origin(base) is tuple:
-            yield "whole numbers `64,64`"
+            words = get_args(get_args(base)[0])
+            yield ", ".join(f"`{word}`" for word in words) or "whole numbers `64,64`"
         elif get_origin(base) is dict:
             yield "JSON"
         else:

@@ -280,6 +280,15 @@ def _minigrid(name, given, options, **more):
     return Case(f"minigrid:{name}", oracle, *GRID, "minigrid", options, **more)
 
 
+def _popgym(name, obs, actions, **more):
+    def make():
+        import popgym  # noqa: F401  registers them
+
+        return gym.make(f"popgym-{name}-v0")
+
+    return Case(f"popgym:{name}", partial(Singles, make), obs, actions, "popgym", **more)
+
+
 GRID = (((151,), np.float32), ("discrete", 7))
 STICKY_LIVES = {"episodic_life": True, "repeat_action_probability": 0.25}
 
@@ -342,6 +351,9 @@ CASES = {
     "envpool MiniGrid": _pool("MiniGrid-DoorKey-5x5-v0", *GRID, 30, show=grid),
     "minigrid": _minigrid(
         "DoorKey-5x5", {"max_steps": 33}, {"kwargs": {"max_steps": 33}}, ends=("truncated",)
+    ),
+    "popgym": _popgym(
+        "RepeatPreviousEasy", ((), np.int64), ("discrete", 4), steps=60, ends=("terminated",)
     ),
     "minigrid limited": _minigrid(
         "MiniGrid-Empty-Random-5x5-v0",

@@ -86,6 +86,23 @@ RUNS = {
     "a2c, atari, sticky, stacked": f"{ATARI} mlp --algo a2c --env-id atari:SpaceInvaders "
     "--env.kwargs '{\"repeat_action_probability\": 0.25}'",
     "impala, atari": f"{ATARI} small --algo impala --env-id atari:Breakout",
+    **{
+        f"memory, {cell}{how}": f"{EAGER} --env-id CartPole-v1 --env.mask-velocity --memory {cell} "
+        f"--memory-size 16 --memory-segment 16 {flags}paced"
+        for cell in ("lstm", "gru", "mingru")
+        for how, flags in {
+            "": "",
+            ", workers": "--num-workers 2 ",
+            ", shared": "--shared-trunk true ",
+            ", shared, workers": "--shared-trunk true --num-workers 2 ",
+        }.items()
+    },
+    "memory, ranks": f"{EAGER} --env-id CartPole-v1 --memory lstm --ranks 2 paced",
+    "memory, impala, shown actions": f"{EAGER} --algo impala --env-id CartPole-v1 --memory gru "
+    "--memory-inputs action,reward paced",
+    "memory, images": f"{FEW} {WORLD}:PicturePole-v0 --encoder small --memory gru paced",
+    "memory, mingru, compiled, normalized": f"{SHORT} --compile on --env-id Pendulum-v1 {NORMAL} "
+    "--memory mingru paced",
     "ppo, vector CartPole": f"{EAGER} --env-id CartPole-v1 --env.vector true --num-envs 16",
     "a2c, vector CartPole, workers": f"{EAGER} --algo a2c --env-id CartPole-v1 --env.vector true "
     "--num-envs 16 --num-workers 2",

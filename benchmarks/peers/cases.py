@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 PEERS = {
     "sb3": "Stable-Baselines3",
     "subproc": "Stable-Baselines3 with SubprocVecEnv",
+    "recurrent": "RecurrentPPO of sb3-contrib",
     "textbook": "the textbook loop",
 }
 """Whom Paceline is measured against, by the name of the side."""
@@ -36,6 +37,8 @@ class Setting:
     """running statistics of observations and of returns"""
     compile: str = "on"
     """Paceline's own option: `on` or `off`"""
+    memory: str = ""
+    """recurrent cell: `lstm`; on our side also `gru` and `mingru`"""
     vector: bool = False
     """Paceline's own option: Gymnasium's vector entry point instead of Python environments"""
 
@@ -54,6 +57,8 @@ class Setting:
         parts = [f"{self.algo.upper()} on {self.env_id}, {self.num_envs} envs × {self.steps}"]
         if self.algo == "ppo":
             parts.append(f"{self.epochs} epochs × {self.minibatches} minibatches")
+        if self.memory:
+            parts.append(f"{self.memory} for policy and value")
         if self.normalize:
             parts.append("normalized")
         if self.lr == 0:
@@ -96,4 +101,7 @@ CASES = {
     "i": Case(
         Setting(env_id="LunarLander-v3", num_envs=16, lr=0.0, workers=2), 10, ("sb3", "subproc")
     ),
+    # An LSTM of 64 for actor and critic each, on whole rollouts of every environment.
+    "j": Case(Setting(memory="lstm", compile="off"), 10, ("recurrent",)),
+    "k": Case(Setting(memory="mingru"), 10, ("recurrent",)),
 }

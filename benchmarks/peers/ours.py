@@ -63,6 +63,7 @@ def configuration(setting: Setting) -> Config:
         normalize_return=setting.normalize,
         hidden=(64, 64),
         activation="tanh",
+        memory=setting.memory or None,
         shared_trunk=False,
         compile=setting.compile,
         device="cpu",

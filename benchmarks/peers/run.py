@@ -32,7 +32,13 @@ from paceline.processes.hardware import THREAD_VARIABLES, available_cpus, cpu_na
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SCRIPTS = {"ours": "ours.py", "sb3": "sb3.py", "subproc": "subproc.py", "textbook": "loop.py"}
+SCRIPTS = {
+    "ours": "ours.py",
+    "sb3": "sb3.py",
+    "subproc": "subproc.py",
+    "recurrent": "recurrent.py",
+    "textbook": "loop.py",
+}
 PATIENCE = 10.0
 """Seconds that a side has to end by itself."""
 
@@ -197,7 +203,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the sides are ended, too
     peers_python = str(given.peers_python.absolute())  # not resolved: the link is the environment
     pythons = dict.fromkeys(SCRIPTS, sys.executable)
-    pythons |= dict.fromkeys(("sb3", "subproc"), peers_python)
+    pythons |= dict.fromkeys(("sb3", "subproc", "recurrent"), peers_python)
     rounds = 1 if given.quick else given.rounds
     try:
         for name in given.cases:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,15 @@ from worker import Train, serve
 
 
 @contextmanager
-def stable_baselines3(setting: Setting, kind: type[VecEnv] = DummyVecEnv) -> Iterator[Train]:
+def stable_baselines3(
+    setting: Setting,
+    kind: type[VecEnv] = DummyVecEnv,
+    make: Callable[[Setting, Any], Any] | None = None,
+) -> Iterator[Train]:
     env = environments(setting, kind)
     if setting.normalize:
         env = VecNormalize(env, gamma=setting.gamma)
-    model = algorithm(setting, env)
+    model = (make or algorithm)(setting, env)
     model.set_logger(Logger(folder=None, output_formats=[]))
 
     def train(iterations: int) -> int:
@@ -46,7 +50,14 @@ def environments(setting: Setting, kind: type[VecEnv]) -> Any:
 
 def algorithm(setting: Setting, env: Any) -> A2C | PPO:
     """The setting in Stable-Baselines3's words; what it does not name is the default."""
-    common: dict[str, Any] = {
+    if setting.algo == "a2c":
+        return A2C(**common(setting, env))
+    return PPO(**common(setting, env), **of_ppo(setting))
+
+
+def common(setting: Setting, env: Any) -> dict[str, Any]:
+    """Arguments that its algorithms share."""
+    found: dict[str, Any] = {
         "policy": "MlpPolicy",
         "env": env,
         "n_steps": setting.steps,
@@ -64,15 +75,16 @@ def algorithm(setting: Setting, env: Any) -> A2C | PPO:
         "verbose": 0,
     }
     if setting.env_id.startswith("atari:"):
-        common |= {"policy": "CnnPolicy", "policy_kwargs": {}}
-    if setting.algo == "a2c":
-        return A2C(**common)
-    return PPO(
-        **common,
-        n_epochs=setting.epochs,
-        batch_size=setting.rows // setting.minibatches,
-        clip_range=setting.clip,
-    )
+        found |= {"policy": "CnnPolicy", "policy_kwargs": {}}
+    return found
+
+
+def of_ppo(setting: Setting) -> dict[str, Any]:
+    return {
+        "n_epochs": setting.epochs,
+        "batch_size": setting.rows // setting.minibatches,
+        "clip_range": setting.clip,
+    }
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ WARM_UP = 3
 PACKAGES = (
     "paceline",
     "stable-baselines3",
+    "sb3-contrib",
     "torch",
     "gymnasium",
     "numpy",

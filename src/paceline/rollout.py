@@ -6,7 +6,7 @@ environments, H = value heads, K = segments, S = floats of a policy's memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -217,6 +217,19 @@ class Rollout:
 
 FIELDS = {entry.name: entry.metadata for entry in fields(Rollout) if entry.metadata}
 """`layout` and `kept` of every array of a rollout, by name."""
+
+
+def groups_without_repeats(column: Array) -> Iterator[Array | slice]:
+    """Positions [B] in groups that hold each column at most once, in order of time (streams)."""
+    if len(np.unique(column)) == len(column):
+        yield slice(None)
+        return
+    repeats: dict[int, int] = {}
+    group = np.empty(len(column), np.int64)
+    for i, number in enumerate(column.tolist()):
+        group[i] = repeats[number] = repeats.get(number, -1) + 1
+    for k in range(group.max() + 1):
+        yield np.flatnonzero(group == k)
 
 
 @dataclass

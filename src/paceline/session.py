@@ -6,7 +6,7 @@ torch is imported where a process trains; one that only starts ranks does withou
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,13 +14,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config.registry import name_of
+from .config.registry import MEMORIES, name_of
 from .config.resolve import check_env, fit_to_spaces
 from .config.schema import OBJECTS, Config
 from .envs.source import EnvId, Wrappers
 from .errors import BadInput
-from .policy.agent import USER_MODULES, Agent, from_checkpoint, locate
+from .policy.agent import Agent
 from .policy.network import Encoder
+from .policy.saved import USER_MODULES, from_checkpoint, locate
 from .processes import launcher
 from .ranks.launch import launch, make_job
 from .run.directory import (
@@ -176,13 +177,15 @@ def evaluate(
     time_limit: int | None = None,
     frame_stack: int | None = None,
     wrappers: Wrappers = (),
+    mask_velocity: bool = False,
+    memory_inputs: Sequence[str] = (),
 ) -> EvalResult:
     """Run `episodes` episodes of `env_id` with `agent`, greedily unless `sample`.
 
     `env_id` is a name, a class or a function that makes an environment, and gets `kwargs`;
-    `wrappers`, `time_limit` and `frame_stack` are those of `Config(env=...)`, and have to be given
-    again if the policy was trained with them. The same `seed` gives the same episodes; without one
-    they are those of every evaluation.
+    `wrappers`, `time_limit`, `frame_stack` and `mask_velocity` are those of `Config(env=...)`, and
+    have to be given again if the policy was trained with them, as has `memory_inputs`. The same
+    `seed` gives the same episodes; without one they are those of every evaluation.
     """
     if not isinstance(agent, Agent):
         raise BadInput(
@@ -191,9 +194,15 @@ def evaluate(
         )
     if not isinstance(episodes, Integral):
         raise BadInput(f"episodes is {episodes!r}; write a whole number")
-    options = {"time_limit": time_limit, "frame_stack": frame_stack, "wrappers": wrappers}
+    options = {
+        "time_limit": time_limit,
+        "frame_stack": frame_stack,
+        "wrappers": wrappers,
+        "mask_velocity": mask_velocity,
+    }
     evaluation = Evaluation(episodes=int(episodes), sample=sample, seed=seed)
-    result = evaluate_policy(agent, env_id, check_env(kwargs, **options), evaluation)
+    checked = check_env(kwargs, **options) | {"memory_inputs": tuple(memory_inputs)}
+    result = evaluate_policy(agent, env_id, checked, evaluation)
     assert result is not None  # nothing stops it
     return result
 
@@ -222,7 +231,7 @@ def evaluate_saved(
             "this run's env.wrappers were Python objects; evaluate it from Python with "
             "paceline.evaluate(paceline.load(run), env_id, wrappers=those_objects)"
         )
-    options = dict(vars(config.env)) if config else {}
+    options = dict(config.env_options) if config else {}
     evaluation.log_info = config.log_info if config else "auto"
     if env_id is not None:
         options = options | {"kwargs": {}}  # those were the other environment's
@@ -255,7 +264,7 @@ def _own_parts(run: Path | None, found: Checkpoint) -> dict[str, Encoder]:
     network = found.facts.get("network")
     if run is None or not isinstance(network, dict):
         return {}
-    own = [name for name in USER_MODULES if network.get(name) is not None]
+    own = [name for name in USER_MODULES if network.get(name) not in (None, *MEMORIES)]
     if not own:
         return {}
     facts, config = run_facts(run), plain_config(run)

@@ -116,7 +116,10 @@ def session(tmp_path, monkeypatch):
         if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
     for name in set(gym.registry) - known:
-        del gym.registry[name]
+        entry = gym.registry[name].entry_point
+        module = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+        if module not in sys.modules:  # an imported package registers its own only once
+            del gym.registry[name]
 
 
 def with_code(page):

@@ -12,6 +12,7 @@ from paceline.cli.commands import COMMANDS
 from paceline.cli.listing import LISTS
 from paceline.config.flags import fields_of
 from paceline.config.help import START
+from paceline.config.presets import MEMORY
 from paceline.config.registry import ALGORITHMS, entry
 from paceline.config.resolve import resolve
 from paceline.learning.algorithms.a2c import A2C
@@ -149,8 +150,10 @@ def test_every_algorithm_and_preset_that_is_listed_can_be_configured():
         assert config.algo_name == name or name == "ddppo"
         assert name in ALGORITHMS or f"stands for --algo {config.algo} " in text
     for preset, _ in LISTS["presets"]():
-        algo, env_id = preset.split(" ", 1)
-        assert resolve({"algo": algo, "env_id": env_id}).preset == env_id
+        algo, name = preset.split(" ", 1)
+        given = {"algo": algo, "env_id": name.removesuffix(MEMORY)}
+        more = {} if given["env_id"] == name else {"memory": "lstm"}
+        assert resolve(given | more).preset == name
 
 
 TORCHLESS = """--help; --version; list; train --help; train --lr much; train --mispelt 1;

@@ -81,8 +81,8 @@ SAMPLE_FACTORY = """
 --async_rl=True                      none
 --serial_mode=True                   none
 --with_vtrace=True                   --impala.correction
---use_rnn=True                       planned
---rnn_size=512                       planned
+--use_rnn=True                       --memory
+--rnn_size=512                       --memory-size
 --num_policies=1                     none
 --experiment=x                       --output-dir
 --train_dir=x                        --output-dir
@@ -109,7 +109,7 @@ RLLIB = """
 --kl-coeff 0.2                       none
 --grad-clip 0.5                      --max-grad-norm
 --fcnet-hiddens 64,64                --hidden
---use-lstm                           planned
+--use-lstm                           --memory
 """
 OTHERS = """
 --hidden-dim 64                      --hidden
@@ -120,7 +120,7 @@ OTHERS = """
 --log-dir x                          --output-dir
 --save-dir x                         --output-dir
 --resume runs/x                      none
---lstm 64                            planned
+--rnn gru                            --memory
 --video-every 10                     planned
 --opponent random                    planned
 """

@@ -106,8 +106,8 @@ def test_what_is_no_entry_is_refused_by_the_name_of_the_option(option, value):
 
 def test_a_segment_of_a_memory_divides_the_rollout(own):
     memory = {"memory": f"{own}:Novelty", "preset": "none"}
-    assert paceline.Config(**memory, rollout_steps=24).memory_segment == 12
-    assert paceline.Config(**memory, rollout_steps=5).memory_segment == 5
+    assert paceline.Config(**memory, rollout_steps=24).memory_segment == 24
+    assert paceline.Config(**memory, rollout_steps=24, memory_segment=8).memory_segment == 8
     assert paceline.Config(rollout_steps=24).memory_segment is None
     with pytest.raises(BadInput, match="memory_segment 7"):
         paceline.Config(**memory, rollout_steps=24, memory_segment=7)

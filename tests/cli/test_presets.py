@@ -12,7 +12,7 @@ import pytest
 
 import paceline
 from paceline.config.files import load_file
-from paceline.config.presets import FOLDER, presets
+from paceline.config.presets import FOLDER, MEMORY, presets
 from paceline.config.registry import ALGORITHMS
 from paceline.config.resolve import fit_to_spaces
 from paceline.envs.source import inspect_env
@@ -44,7 +44,8 @@ def scores():
     found = {}
     for path in sorted(RESULTS.glob("learning-*.json")):
         recorded = json.loads(path.read_text())
-        key = recorded["options"]["algo"], recorded["options"]["env_id"]
+        memory = MEMORY if "--memory" in recorded.get("others", []) else ""
+        key = recorded["options"]["algo"], recorded["options"]["env_id"] + memory
         found.setdefault(key, []).append([run["mean"] for run in recorded["runs"]])
     return found
 
@@ -72,16 +73,19 @@ OF_SUITES = {
     "atari": ("ale_py", "atari:Pong"),
     "procgen": ("procgen", "procgen:coinrun"),
     "minigrid": ("minigrid", "minigrid:DoorKey-5x5"),
+    "popgym": ("popgym", "popgym:RepeatPreviousEasy"),
 }
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("algo", "name"), TUNED)
 def test_it_is_found_by_its_environment_and_fits_it(algo, name):
-    package, env_id = OF_SUITES.get(name, (None, name))
+    plain = name.removesuffix(MEMORY)
+    package, env_id = OF_SUITES.get(plain, (None, plain))
+    more = {} if name == plain else {"memory": "lstm"}
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    config = paceline.Config(algo=algo, env_id=env_id, compile="off", threads=1)
+    config = paceline.Config(algo=algo, env_id=env_id, compile="off", threads=1, **more)
     assert config.preset == name and config.total_steps
     for option, value in load_file(presets(algo)[name]).items():
         if not isinstance(value, dict):
@@ -108,6 +112,14 @@ SERVED = {
 def test_it_serves_whoever_steps_its_environment_and_other_versions_of_it():
     assert {env_id: paceline.Config(env_id=env_id).preset for env_id in SERVED} == SERVED
     assert paceline.Config(env_id="Toy-v0", preset="CartPole-v0").gamma == 0.98
+
+
+def test_a_policy_with_memory_gets_the_preset_for_one_where_there_is_one():
+    assert paceline.Config(env_id="CartPole-v1", lstm=32).preset == f"CartPole-v1{MEMORY}"
+    assert paceline.Config(env_id="CartPole-v1", memory="gru").preset == f"CartPole-v1{MEMORY}"
+    assert paceline.Config(env_id="Acrobot-v1", memory="gru").preset == "Acrobot-v1"
+    asked = paceline.Config(env_id="CartPole-v1", memory="gru", preset="CartPole-v1")
+    assert asked.preset == "CartPole-v1"
 
 
 def test_statistics_that_a_preset_asks_for_are_left_out_where_there_are_no_numbers():

@@ -28,6 +28,7 @@ PAIRS = {
     },
 }
 ONE_STEP = {"minibatches": 1, "epochs": 1}
+MEMORIES = [None, "lstm", "gru", "mingru"]
 
 
 def env_of(pair, **more):
@@ -55,23 +56,26 @@ def trained(env, folder, **options):
     return reports, paceline.load(folder)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.startswith(("dict", "masked"))])
-def test_impala_knows_the_probability_of_every_kind_of_action(pair, tmp_path):
+def test_impala_knows_the_probability_of_every_kind_of_action(pair, memory, tmp_path):
     """The learner's ratio to the policy that acted is 1 where both are the same."""
     env = env_of(pair)
-    config = config_of(env, tmp_path, algo="impala", log_every=1, **ONE_STEP)
+    config = config_of(env, tmp_path, algo="impala", log_every=1, memory=memory, **ONE_STEP)
     assert_resumes_to_the_byte(config, tmp_path, env_id=env)
     ratios = [line["rho_mean"] for line in metrics_of(tmp_path / "whole")]
     assert len(ratios) >= 4
     assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
+def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, memory, tmp_path):
     env = env_of(pair)
-    assert_resumes_to_the_byte(config_of(env, tmp_path), tmp_path, env_id=env)
+    options = {"memory": memory, "minibatches": 3 if memory else 2}
+    assert_resumes_to_the_byte(config_of(env, tmp_path, **options), tmp_path, env_id=env)
     agent = paceline.load(tmp_path / "whole")
     result = paceline.evaluate(agent, env, 4)
     assert result.episodes == 4 and np.isfinite(result.mean)
@@ -87,13 +91,14 @@ def test_it_trains_resumes_to_the_byte_evaluates_and_acts(pair, tmp_path):
     singles = [one.observation_space.sample() for _ in range(6)]
     for i, observation in enumerate(singles):
         adapter.write(agent.network.obs.split(batch), i, observation, {})
+    values = agent.values(adapter.read(batch))
     together = agent.act(adapter.read(batch))
     assert together.shape == (6, *one.action_space.shape)
     assert together.dtype == one.action_space.dtype
-    for action, observation in zip(together, singles, strict=True):
+    for action, value, observation in zip(together, values, singles, strict=True):
+        agent.reset()
+        np.testing.assert_allclose(value, agent.values(observation), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(action, agent.act(observation), rtol=1e-4, atol=1e-5)
-    values = agent.values(adapter.read(batch))
-    np.testing.assert_allclose(values, [agent.values(x) for x in singles], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

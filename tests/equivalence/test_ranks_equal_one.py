@@ -30,7 +30,7 @@ from paceline.envs.spaces import ActionSpec, observation_spec
 from paceline.errors import Diverged
 from paceline.learning.algorithms.a2c import A2C
 from paceline.learning.algorithms.ppo import PPO
-from paceline.learning.learner import CHECK_EVERY, Learner
+from paceline.learning.learner import CHECK_EVERY, CRITIC_CARRY, Learner
 from paceline.learning.optimizers import OPTIMIZERS, Adam
 from paceline.policy.network import NetworkSpec
 from paceline.rollout import Rollout
@@ -108,9 +108,12 @@ RUNS = {
     "target kl": {"epochs": 4, "minibatches": 4, "lr": 3e-3, "ppo": {"target_kl": 0.002}},
     "annealed": {"lr_schedule": "linear", "ppo": {"clip_schedule": "linear"}, "minibatches": 3},
     "minibatches of other sizes": {"epochs": 2, "minibatches": 1, "ppo": {"value_clip": 0.2}},
+    "lstm": {"memory": "lstm", "memory_segment": 8, "epochs": 2, "minibatches": 3},
+    "mingru, shared": {"memory": "mingru", "shared_trunk": True, "minibatches": 2},
+    "gru, impala": {"memory": "gru", "algo": "impala", "memory_segment": 12},
     "impala, normalizers": {"algo": "impala", "normalize_obs": True, "normalize_return": True},
 }
-DEFAULT = ("ppo", "a2c", "impala", "normalizers", "target kl")
+DEFAULT = ("ppo", "a2c", "impala", "normalizers", "target kl", "lstm")
 
 
 def cases():
@@ -132,9 +135,12 @@ def test_ranks_sample_and_learn_what_one_rank_with_their_columns_does(together, 
         assert columns == sampled[turn], f"rollout {turn}"
         assert len({tuple(column) for column in columns}) == len(columns)
         assert len({found[1][turn] for found in ranks}) == 1, f"weights after update {turn}"
+    if CRITIC_CARRY in state:
+        carries = np.concatenate([found[3][CRITIC_CARRY] for found in ranks])
+        np.testing.assert_allclose(carries, state[CRITIC_CARRY], **CLOSE)
     for found in ranks:
         ours = found[3]
-        for key in state.keys() - {"return.running"}:
+        for key in state.keys() - {"return.running", CRITIC_CARRY}:
             np.testing.assert_allclose(ours[key], state[key], **CLOSE, err_msg=key)
         for mine, theirs in zip(found[2], metrics, strict=True):
             assert mine.keys() == theirs.keys()

@@ -81,6 +81,16 @@ WORLDS = {
     "time limit": ("CartPole-v1", {"env": {"time_limit": 7}}),
     "frame stack": ("CartPole-v1", {"env": {"frame_stack": 3}}),
     "normalizers": ("Pendulum-v1", {"normalize_obs": True, "normalize_return": True}),
+    "lstm": ("CartPole-v1", {"memory": "lstm", "memory_segment": 16}),
+    "gru, masked dict": (
+        partial(Anything, OBSERVATIONS["dict"], ACTIONS["multidiscrete"], masked=True),
+        {"memory": "gru", "memory_inputs": ("action", "reward")},
+    ),
+    "mingru, images": (
+        partial(Anything, OBSERVATIONS["image and numbers"], ACTIONS["discrete"]),
+        {"num_envs": 2, "rollout_steps": 8, "memory": "mingru"},
+    ),
+    "lstm, impala": ("CartPole-v1", {"algo": "impala", "memory": "lstm"}),
     "a2c": ("CartPole-v1", {"algo": "a2c"}),
     "impala": ("CartPole-v1", {"algo": "impala"}),
 }
@@ -267,9 +277,10 @@ def private_mb(pid):
     return sum(sizes) / 2**10
 
 
-def test_a_worker_with_vectors_never_imports_torch():
+@pytest.mark.parametrize("memory", [None, "lstm"])
+def test_a_worker_with_vectors_never_imports_torch(memory):
     """Nor with a normalizer of observations."""
-    with by_workers(small_config(witness(), normalize_obs=True)) as parts:
+    with by_workers(small_config(witness(), normalize_obs=True, memory=memory)) as parts:
         for _ in range(3):
             rollout = parts.sampler.collect()
             assert not rollout.obs.any()

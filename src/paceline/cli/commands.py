@@ -29,7 +29,7 @@ paceline: on-policy reinforcement learning, fast on CPUs, exact on resume
   paceline tune --env-id LunarLander-v3          find the fastest settings for this machine
   paceline doctor                                check this machine and say how to fix it
   paceline check ENV                             check an environment, and measure its speed
-  paceline list [algorithms|envs|samplers|syncs|pools|presets], or list envs SUITE
+  paceline list [algorithms|envs|memories|samplers|syncs|pools|presets], or list envs SUITE
 
 `paceline train --help` documents every option.
 """

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from ..config.known_names import as_flag
 from ..config.presets import presets
-from ..config.registry import ALGORITHMS, POOLS, SAMPLERS, SUITES, SYNCS
+from ..config.registry import ALGORITHMS, MEMORIES, POOLS, SAMPLERS, SUITES, SYNCS
 from ..config.schema import ALIASES
 from ..errors import BadInput
 from .commands import HELP, USAGE
@@ -67,6 +67,7 @@ def environments(suite: str) -> list[str]:
 LISTS: dict[str, Callable[[], Lines]] = {
     "algorithms": _algorithms,
     "envs": _registered(SUITES),
+    "memories": _registered(MEMORIES),
     "samplers": _registered(SAMPLERS),
     "syncs": _registered(SYNCS),
     "pools": _registered(POOLS),

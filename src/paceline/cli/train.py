@@ -57,7 +57,8 @@ def train_command(arguments: list[str]) -> int:
         return 0
     from ..envs import source_of
 
-    source_of(config.env_id, **vars(config.env))  # refuses an unknown one before torch is imported
+    # Refuses an unknown one before torch is imported.
+    source_of(config.env_id, **config.env_options)
     from ..run.topology import topology_of
     from ..session import train
 

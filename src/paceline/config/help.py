@@ -66,6 +66,7 @@ PLACEHOLDERS = {
     "hidden": "SIZES",
     "schedule_budget": "BUDGET",
     "log_info": "KEYS",
+    "memory_inputs": "action,reward",
     "log_jsonl": "FILE",
     "output_dir": "DIR",
     "env.kwargs": "JSON",

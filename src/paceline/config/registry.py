@@ -1,4 +1,4 @@
-"""Registries of algorithms, environment suites, samplers, syncs and worker pools.
+"""Registries of algorithms, environment suites, samplers, syncs, worker pools and memories.
 
 An entry is a name with its import path ("module:name") and a one-line summary, so that listing them
 imports none of them. Users plug in their own as `module:Class`.
@@ -37,6 +37,10 @@ SUITES: Registry = {
     "procgen": ("paceline.envs.suites.procgen:environment", "sixteen games: procgen:coinrun"),
     "envpool": ("paceline.envs.suites.envpool:environment", "any task of EnvPool: envpool:Pong-v5"),
     "minigrid": ("paceline.envs.suites.minigrid:environment", "grid worlds: minigrid:DoorKey-5x5"),
+    "popgym": (
+        "paceline.envs.suites.popgym:environment",
+        "tasks that need memory: popgym:RepeatPreviousEasy",
+    ),
     "toy": (
         "paceline.envs.suites.toy:environment",
         "tiny tasks with a known optimum: identity, constant, memory, chain",
@@ -64,12 +68,20 @@ POOLS: Registry = {
         "worker processes on this machine",
     ),
 }
+MEMORIES: Registry = {
+    "lstm": ("paceline.policy.memory:LSTM", "long short-term memory (Hochreiter 1997)"),
+    "gru": ("paceline.policy.memory:GRU", "gated recurrent unit (Cho 2014)"),
+    "mingru": (
+        "paceline.policy.memory:MinGRU",
+        "gates of the input alone: the fastest to train (Feng 2024)",
+    ),
+}
 ENTRIES: dict[str, Registry] = {
     "algo": ALGORITHMS,
     "sync": SYNCS,
     "sampler": SAMPLERS,
     "pool": POOLS,
-    "memory": {},
+    "memory": MEMORIES,
     "bonus": {},
 }
 """Options that choose an entry, and their registries."""

@@ -35,6 +35,8 @@ EXCLUSIVE = (
     ("batch_size", "minibatches"),
     ("num_envs", "num_envs_per_worker"),
     *(("parallel", name) for name in CHOSEN),
+    ("lstm", "memory"),
+    ("lstm", "memory_size"),
 )
 """Pairs of options of which a later layer's one replaces an earlier layer's other."""
 PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
@@ -69,7 +71,7 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
     if parallel and getattr(entry("sync", given.get("sync")), "counted_by", "") == "num_workers":
         values["num_workers"] = 1
     config = _validate(values | _launched_processes(given), given)
-    config = fill_sizes(config)
+    config = fill_sizes(_expand_lstm(config))
     _check_entries(config)
     _check_schedules(config)
     _check_normalized_rows(config)
@@ -137,6 +139,20 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def expand_alias(given: dict[str, Any]) -> dict[str, Any]:
     alias = ALIASES.get(str(given.get("algo")))
     return given if alias is None else alias | given | {"algo": alias["algo"]}
+
+
+def _expand_lstm(config: Resolved) -> Resolved:
+    """`lstm=64` is `memory="lstm", memory_size=64`."""
+    size = config.lstm
+    if size is None:
+        return config
+    for name in ("memory", "memory_size"):
+        if getattr(config, name) is not None:
+            raise BadInput(
+                f"lstm is {size}, which is short for memory 'lstm' and memory_size {size}, and "
+                f"{name} is {getattr(config, name)!r}; leave one of them out"
+            )
+    return dataclasses.replace(config, memory="lstm", memory_size=size, lstm=None)
 
 
 def _check_parallel(given: Mapping[str, Any]) -> bool:

@@ -48,6 +48,7 @@ ALIASES: dict[str, dict[str, Any]] = {
 """Names of `algo` that stand for several options."""
 NO_OPTION = {"option": False}
 """Metadata of a field that is not an option: it has no flag and is in no file."""
+MemoryInput = Literal["action", "reward"]
 LogInfo = Literal["auto"] | tuple[str, ...]
 """Which numbers in `info` are logged: those found, or those with these keys."""
 OBJECTS = {
@@ -76,6 +77,9 @@ class EnvConfig:
     and functions"""
     vector: bool = False
     """use the environment's own vectorized implementation, if it has one (CartPole-v1 has)"""
+    mask_velocity: bool = False
+    """show 0 in place of velocities, so that a policy needs memory (Acrobot, CartPole, LunarLander,
+    MountainCar, Pendulum)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,12 +184,16 @@ class Config:
     """feature extractor: mlp; small, nature or impala for images (nature, or small for images below
     36 pixels); or your own, as module:Class, in Python also a class or a module"""
     memory: Annotated[Choice, one_of(*ENTRIES["memory"])] | None = None
-    """recurrent cell after the encoder, as module:Class"""
-    memory_size: Width = 64
-    """size of the recurrent cell's output"""
+    """recurrent policy: an lstm, gru or mingru cell between the layers and the heads, or your own,
+    as module:Class; policy and value have one each, unless shared_trunk is on"""
+    memory_size: Width | None = None
+    """output features of the memory (64)"""
     memory_segment: Count | None = None
-    """length of the sequences that gradients flow through; divides rollout_steps (the divisor
-    nearest to 16)"""
+    """steps that gradients flow back through; divides rollout_steps (all of it)"""
+    memory_inputs: Annotated[tuple[MemoryInput, ...], BeforeValidator(parse_list)] = ()
+    """what a policy sees besides the observation: the previous action, reward, or action,reward"""
+    lstm: Width | None = None
+    """short for --memory lstm --memory-size N"""
     precision: Literal["fp32", "bf16"] = "fp32"
     """float format of the feature extractor: float32, or bfloat16 if the CPU or GPU supports it"""
 
@@ -281,6 +289,11 @@ class Config:
         if missing:
             raise BadInput(f"{option}: what {name_of(chosen)} makes has no {', '.join(missing)}")
         return made
+
+    @property
+    def env_options(self) -> dict[str, Any]:
+        """How environments are made, as arguments of `envs.source.source_of`."""
+        return {**vars(self.env), "memory_inputs": self.memory_inputs}
 
     @property
     def own_encoder(self) -> str | Callable[..., Any] | None:

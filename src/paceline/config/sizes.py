@@ -17,6 +17,8 @@ MAX_GROWTH = 4
 """How many times the batch and the learning rate of one process several have at most."""
 SHORT_ROLLOUT = 16
 """Steps below which rollouts are not shortened."""
+DEFAULT_MEMORY = 64
+"""Features of a memory whose size is not given."""
 MAX_ROWS = 10**8
 """Rows of a rollout."""
 DIVISOR_DISTANCE = 100_000
@@ -96,10 +98,10 @@ def _parts(config: Config) -> int:
 
 
 def _divide_rollout(config: Config) -> Config:
-    """minibatches or batch_size, and memory_segment, so that they divide the rollout."""
+    """minibatches or batch_size, so that they divide the rollout; and memory_segment."""
     given = config.given
     envs, steps, ranks = config.num_envs, config.rollout_steps, config.ranks
-    minibatches, size, segment = config.minibatches, config.batch_size, config.memory_segment
+    minibatches, size = config.minibatches, config.batch_size
     rows = envs * steps
     if rows > MAX_ROWS:
         raise BadInput(
@@ -120,16 +122,43 @@ def _divide_rollout(config: Config) -> Config:
             on_each = f" on each of {ranks} ranks" if ranks > 1 else ""
             raise BadInput(f"batch_size {size} does not divide {rollout}{on_each}{_hint(nearest)}")
         size = nearest or ranks
-    if config.memory is not None and segment is None:
-        segment = _nearest_divisor(steps, 16) or 1
-    if segment and steps % segment:
-        nearest = _nearest_divisor(steps, segment)
+    config = dataclasses.replace(config, minibatches=minibatches, batch_size=size)
+    if config.memory is not None:
+        return _divide_segments(config)
+    for name in ("memory_size", "memory_segment"):
+        if given.get(name) is not None:
+            flag = name.replace("_", "-")
+            raise BadInput(
+                f"{name} is {given[name]}, and the policy has no memory; write --memory lstm, gru "
+                f"or mingru beside --{flag}, or leave it out"
+            )
+    return config
+
+
+def _divide_segments(config: Config) -> Config:
+    """The memory's sizes, and minibatches of whole segments."""
+    steps, envs, parts = config.rollout_steps, config.num_envs, config.minibatch_count
+    length = config.memory_segment or steps
+    if steps % length:
+        hint = _hint(_nearest_divisor(steps, length))
+        raise BadInput(f"memory_segment {length} does not divide rollout_steps {steps}{hint}")
+    size = config.memory_size or DEFAULT_MEMORY
+    config = dataclasses.replace(config, memory_segment=length, memory_size=size)
+    segments = envs * (steps // length)
+    if segments % parts == 0:
+        return config
+    nearest = _nearest_divisor(segments, parts) or 1
+    size = config.ranks * envs * steps // nearest
+    if any(config.given.get(name) is not None for name in ("minibatches", "batch_size")):
         raise BadInput(
-            f"memory_segment {segment} does not divide rollout_steps {steps}{_hint(nearest)}"
+            f"{parts} minibatches can't share {segments} segments of {length} steps (of {envs} "
+            f"envs × {steps} steps) equally, and a memory is trained on whole segments; write "
+            f"--minibatches {nearest}{f' (--batch-size {size})' if config.batch_size else ''}, "
+            f"--num-envs {-(-envs // parts) * parts}, or a shorter --memory-segment"
         )
-    return dataclasses.replace(
-        config, minibatches=minibatches, batch_size=size, memory_segment=segment
-    )
+    if config.batch_size:
+        return dataclasses.replace(config, batch_size=size)
+    return dataclasses.replace(config, minibatches=nearest)
 
 
 def _nearest_divisor(rows: int, wanted: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +17,7 @@ from .columns import Columns, Resume
 from .env_columns import EnvColumns, EnvMaker
 from .native import BatchMaker, NativeColumns
 from .spaces import ActionSpec, ObservationSpec, Specs
+from .wrappers import MaskVelocity, MemoryInputs
 
 EnvId = str | Callable[..., gym.Env[Any, Any]]
 Wrappers = Sequence[str | Callable[..., gym.Env[Any, Any]]]
@@ -53,6 +55,8 @@ def source_of(
     frame_stack: int | None = None,
     wrappers: Wrappers = (),
     vector: bool = False,
+    mask_velocity: bool = False,
+    memory_inputs: Sequence[str] = (),
 ) -> Source:
     """The source of `env_id`; refuses options that its suite does not take.
 
@@ -79,7 +83,32 @@ def source_of(
             if wrappers:
                 raise BadInput("env.vector goes without env.wrappers; drop one")
             source = replace(source, many=many)
+    if mask_velocity:
+        source = _wrapped("env.mask_velocity", source, MaskVelocity)
+    if memory_inputs:
+        source = _wrapped(
+            "memory_inputs", source, partial(MemoryInputs, inputs=tuple(memory_inputs))
+        )
     return replace(source, stack=frame_stack or source.stack)
+
+
+def _wrapped(
+    option: str, source: Source, wrapper: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+) -> Source:
+    """A source of single environments, each of them wrapped."""
+    if source.one is None or source.many is not None or source.columns is not None:
+        raise BadInput(
+            f"{option} is for environments that are made one by one, and these are stepped as a "
+            "batch; leave it out, or choose a suite of single ones (minigrid: instead of envpool:, "
+            "no --env.vector)"
+        )
+    one = source.one
+
+    def made() -> tuple[gym.Env[Any, Any], int | None]:
+        env, limit = one()
+        return wrapper(env), limit
+
+    return replace(source, one=made)
 
 
 @dataclass(frozen=True)

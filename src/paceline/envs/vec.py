@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -123,6 +124,8 @@ def make_vec(
     frame_stack: int | None = None,
     wrappers: Wrappers = (),
     vector: bool = False,
+    mask_velocity: bool = False,
+    memory_inputs: Sequence[str] = (),
 ) -> VecEnv:
     """`num_envs` copies of an environment, stepped together in this process.
 
@@ -131,15 +134,16 @@ def make_vec(
             step = envs.step([0] * 8)
 
     `env_id` is a name, a class or a function that makes an environment, and gets `kwargs`;
-    `wrappers` are applied to it, innermost first. `time_limit`, `frame_stack` and `vector` are
-    those of `Config(env=...)`. `seed` decides every episode, as the seed of a run does.
+    `wrappers` are applied to it, innermost first. `time_limit`, `frame_stack`, `vector` and
+    `mask_velocity` are those of `Config(env=...)`, `memory_inputs` is that of `Config`. `seed`
+    decides every episode, as the seed of a run does.
     """
     if not isinstance(num_envs, Integral) or num_envs < 1:
         raise BadInput(f"num_envs is {num_envs!r}; write a whole number, 1 or more")
     if not isinstance(seed, Integral):
         raise BadInput(f"seed is {seed!r}; write a whole number")
     options: dict[str, Any] = {"time_limit": time_limit, "vector": vector}
-    options |= {"frame_stack": frame_stack, "wrappers": wrappers}
-    options = check_env(kwargs, **options)
+    options |= {"frame_stack": frame_stack, "wrappers": wrappers, "mask_velocity": mask_velocity}
+    options = check_env(kwargs, **options) | {"memory_inputs": tuple(memory_inputs)}
     # A mask is shown like the rest of an observation, for the caller to apply.
     return VecEnv(single_agent_columns(env_id, num_envs, seed=seed, masks=False, **options))

@@ -93,12 +93,15 @@ class Rows:
     """[R] the observation starts an episode; only with a memory"""
     carry: Tensor | None = None
     """[N, S] the memory before each segment; only with a memory"""
+    carry_after: Tensor | None = None
+    """[N, S] and after it, as it was when the rollout was collected"""
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the order of the fields."""
         core = self.action, self.logp, self.advantage, self.returns, self.value, self.weight
-        memory = [tensor for tensor in (self.first, self.carry) if tensor is not None]
-        return [*self.inputs, *core, *self.next_inputs, *self.extra.values(), *memory]
+        memory = self.first, self.carry, self.carry_after
+        given = [tensor for tensor in memory if tensor is not None]
+        return [*self.inputs, *core, *self.next_inputs, *self.extra.values(), *given]
 
     def like(self, tensors: Iterable[Tensor]) -> Rows:
         """Rows of the same structure, from tensors in the order of `tensors()`."""
@@ -115,16 +118,17 @@ class Rows:
             extra={name: next(left) for name in self.extra},
             first=None if self.first is None else next(left),
             carry=None if self.carry is None else next(left),
+            carry_after=None if self.carry_after is None else next(left),
         )
 
     def take(self, index: Tensor, segments: Tensor | None = None) -> Rows:
         """The rows `index[R]`; the memory is taken at `segments[N]`, or left as it is."""
-        rows = replace(self, carry=None)
+        rows = replace(self, carry=None, carry_after=None)
         taken = rows.like([tensor.index_select(0, index) for tensor in rows.tensors()])
-        if self.carry is None:
-            return taken
-        carry = self.carry if segments is None else self.carry.index_select(0, segments)
-        return replace(taken, carry=carry)
+        carry, after = self.carry, self.carry_after
+        if carry is not None and after is not None and segments is not None:
+            carry, after = carry.index_select(0, segments), after.index_select(0, segments)
+        return replace(taken, carry=carry, carry_after=after)
 
     def split(self, size: int) -> Iterator[Rows]:
         """Consecutive pieces of `size` rows, without a copy."""

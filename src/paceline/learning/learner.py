@@ -33,20 +33,16 @@ from .bonus import Bonus, BonusContext, Metrics, Reduction
 from .descent import Descent
 from .observations import RolloutObservations
 from .optimizers import Optimizer
-from .prepare import (
-    Batch,
-    batch_rows,
-    overwrite_invalid,
-    predict_rollout,
-    rollout_metrics,
-    rows_tensor,
-)
+from .predict import predict_rollout
+from .prepare import Batch, batch_rows, overwrite_invalid, rollout_metrics, rows_tensor
 from .rank_reducer import RankReducer
 from .returns import reward_signals
 from .step import LossTerm, Objective, PolicyLoss, Step
 
 CHECK_EVERY = 50
 """Updates after which ranks compare their weights."""
+CRITIC_CARRY = "critic.carry"
+"""Name, in `state()`, of what the critic's own memory holds of each column."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +110,9 @@ class Learner:
         self.descent = Descent(self._step, algorithm, config, sync, self._ranks, shares)
         one_step = config.epochs * config.minibatches == 1
         has_memory = network.memory is not None
+        self._critic_carry: Array | None = None
+        if (memory := self.module.value_memory) is not None:
+            self._critic_carry = np.zeros((columns, memory.carry_size), np.float32)
         self._reuse_prediction = one_step and algorithm.needs_log_ratio and not has_memory
         """the only step of an update reuses the forward pass for the targets, unless compiled"""
         self._stored = stored or network.obs
@@ -145,7 +144,7 @@ class Learner:
     def per_column(self) -> set[str]:
         """Names of the arrays of `state()` whose first axis is this learner's columns."""
         own = () if self._bonus is None else self._bonus.per_column
-        return {"return.running", *(f"bonus.{name}" for name in own)}
+        return {"return.running", CRITIC_CARRY, *(f"bonus.{name}" for name in own)}
 
     @property
     def weights(self) -> Array:
@@ -175,6 +174,7 @@ class Learner:
                 "a lower lr, or max_grad_norm, often helps, as does normalize_return"
             )
         self._update_obs_moments(rollout)
+        self._critic_carry = batch.critic_carry
         self.version += 1
         self.pull_shared_weights()
         if self.sync.size > 1 and self.version % CHECK_EVERY == 0:
@@ -199,6 +199,7 @@ class Learner:
             algorithm.needs_log_ratio,
             chunk,
             self._reuse_prediction and not self._step.compiled,
+            self._critic_carry,
         )
         shape = (rollout.steps + 1, rollout.columns, -1)
         value = predicted.value.numpy(force=True).reshape(shape)
@@ -210,13 +211,15 @@ class Learner:
         signals = reward_signals(rollout, reward, bonus, self._heads, predicted.log_ratio)
         targets = algorithm.targets(signals, value)
         targets = Targets(self._normalized(targets.advantage, rollout.valid), targets.returns)
-        rows = batch_rows(rollout, inputs, targets, predicted.value, self._other_terms)
+        rows = batch_rows(
+            rollout, inputs, targets, predicted.value, self._other_terms, predicted.states
+        )
         log_ratio = predicted.log_ratio if algorithm.needs_log_ratio else None
         metrics |= rollout_metrics(
             rollout.valid, value[:-1], targets.returns, log_ratio, self._ranks
         )
         rows = overwrite_invalid(rows, rollout.valid.ravel())
-        return Batch(rows, observations, predicted.rows, metrics)
+        return Batch(rows, observations, predicted.rows, metrics, predicted.critic_carry)
 
     def _scaled_reward(self, rollout: Rollout) -> Array:
         """[T, B] rewards, clipped to their sign or divided by the return's deviation if asked."""
@@ -280,7 +283,11 @@ class Learner:
         targets = Targets(np.zeros_like(rollout.reward), returns)
         inputs = self.module.inputs(observations.parts)
         value = rows_tensor(returns, self._device)
-        rows = batch_rows(rollout, inputs, targets, value, self._other_terms)
+        states = rollout.state if rollout.segment else None
+        if states is not None and self._critic_carry is not None:
+            own = np.zeros((*states.shape[:2], self._critic_carry.shape[1]), np.float32)
+            states = np.concatenate([states, own], -1)
+        rows = batch_rows(rollout, inputs, targets, value, self._other_terms, states)
         self.descent.compile(Batch(rows, observations, None, {}), rollout)
         self.t_compile = time.perf_counter() - began
         return self.t_compile
@@ -291,6 +298,8 @@ class Learner:
         for number, moment in enumerate(self._step.moments):
             arrays[f"moment{number}"] = moment.numpy(force=True).copy()
         arrays["counts"] = np.array([self.version, self._step.count])
+        if self._critic_carry is not None:
+            arrays[CRITIC_CARRY] = self._critic_carry.copy()
         for prefix, statistics in self._statistics:
             arrays |= with_prefix(prefix, statistics.state())
         return arrays
@@ -304,6 +313,8 @@ class Learner:
         for number, moment in enumerate(self._step.moments):
             moment.copy_(torch.from_numpy(arrays[f"moment{number}"]))
         self.version, self._step.count = (int(count) for count in arrays["counts"])
+        if self._critic_carry is not None:
+            self._critic_carry = arrays[CRITIC_CARRY].copy()
         for prefix, statistics in self._statistics:
             statistics.restore(under_prefix(prefix, arrays))
 

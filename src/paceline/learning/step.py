@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, functionalize, grad
 
 from ..config.schedules import is_constant, make_schedule
-from ..policy.actor_critic import ActorCritic, RecurrentInputs
+from ..policy.actor_critic import ActorCritic
 from ..policy.flat import FlatParameters
 from ..policy.network import Prediction
+from ..policy.recurrent import RecurrentInputs
 from ..rollout import Array, Rollout
 from .algorithms import Algorithm, Losses
 from .batch import Rows
@@ -62,7 +63,8 @@ class PolicyLoss:
 
     def __init__(self, module: ActorCritic, algorithm: Algorithm, max_grad_norm: float) -> None:
         self.module, self._algorithm, self.max_grad_norm = module, algorithm, max_grad_norm
-        self.metrics = algorithm.metrics
+        drift = () if module.spec.memory is None else ("state_drift",)
+        self.metrics = (*algorithm.metrics, *drift)
         self._schedules = {
             name: (start, make_schedule(f"schedule of {name}", given))
             for name, (start, given) in getattr(algorithm, "schedules", {}).items()
@@ -81,7 +83,13 @@ class PolicyLoss:
             prediction = self.module.predict(rows.inputs, rows.action, recurrent_inputs(rows))
         remaining, *factors = scheduled
         named = dict(zip(self._schedules, factors, strict=True))
-        return self._algorithm.loss(prediction, rows, remaining, **named)
+        loss, metrics = self._algorithm.loss(prediction, rows, remaining, **named)
+        if prediction.carry is not None and rows.carry_after is not None:
+            drift = (prediction.carry.detach() - rows.carry_after).norm(dim=-1)
+            steps = len(loss) // len(drift)
+            used = rows.weight.view(steps, -1)[-1]  # after a row that only resets nobody needs it
+            metrics.append((drift * used).repeat(steps))
+        return loss, metrics
 
     def rows(self, rollout: Rollout) -> Mapping[str, Array]:
         return {}

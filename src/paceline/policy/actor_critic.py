@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +23,7 @@ from .network import (
     NetworkSpec,
     Prediction,
 )
-from .user_modules import make_memory, reset_parameters
-
-
-class RecurrentInputs(NamedTuple):
-    """What a memory needs besides features."""
-
-    first: Tensor
-    """[L, N] the observation starts an episode"""
-    carry: Tensor
-    """[N, S] the memory before the segment, not yet zeroed where `first`"""
+from .recurrent import Memory, RecurrentInputs, make_memory, recall
 
 
 def preprocess(
@@ -80,27 +71,22 @@ class Policy(nn.Module):
         self.trunk, features = make_trunk(spec)
         self.memory = make_memory(spec, features)
         self.carry_size = 0 if self.memory is None else self.memory.carry_size
-        features = features if self.memory is None else spec.memory_size
-        self.head = make_head(spec, features, spec.outputs)
+        self.head = make_head(spec, spec.shown(features), spec.outputs)
         self._masked, self._kind, sizes = bool(spec.obs.mask), spec.act.kind, spec.act.sizes
         self._shape = (len(sizes), max(sizes, default=0))
         index = padding_index(sizes) if self._kind == "multi" else None
         table = None if index is None else torch.from_numpy(index)
         self.register_buffer("_index", table, persistent=False)
 
+    def encoded(self, inputs: Inputs) -> Tensor:
+        """Features [R, F] of observations, before the memory."""
+        return self.trunk(_without_mask(inputs, self._masked))
+
     def features(
         self, inputs: Inputs, memory: RecurrentInputs | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Features [R, F] for the heads; and the memory after the last step [N, S], if any."""
-        features = self.trunk(_without_mask(inputs, self._masked))
-        if self.memory is None:
-            return features, None
-        if memory is None:  # unrelated rows, each the start of an episode
-            zero = features.new_zeros(len(features), self.carry_size)
-            memory = RecurrentInputs(zero.new_ones(1, len(features), dtype=torch.bool), zero)
-        sequence = features.reshape(*memory.first.shape, -1)
-        out, carry = self.memory(sequence, memory.first, memory.carry)
-        return out.flatten(0, 1), carry
+        return recall(self.memory, self.encoded(inputs), memory)
 
     def action_params(self, features: Tensor, inputs: Inputs) -> Tensor:
         """Distribution parameters [R, size]; logits of masked actions are `MASKED_LOGIT`."""
@@ -139,11 +125,14 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.spec = spec
         self.policy = Policy(spec)
+        self.value_memory: Memory | None = None
         if spec.shared_trunk:
             features = self.policy.head.in_features
             self.value_trunk = Trunk([], bf16=False)
         else:
             self.value_trunk, features = make_trunk(spec)
+            self.value_memory = make_memory(spec, features)
+            features = spec.shown(features)
         self.value_head = make_head(spec, features, spec.value_heads)
         if spec.normalize_obs:
             self.register_buffer("obs_mean", torch.zeros(spec.obs.size))
@@ -154,8 +143,9 @@ class ActorCritic(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for trunk in (self.policy.trunk, self.value_trunk):
             initialize(trunk, math.sqrt(2), generator)
-        if self.policy.memory is not None:
-            reset_parameters(self.policy.memory, generator)
+        for memory in (self.policy.memory, self.value_memory):
+            if memory is not None:
+                memory.initialize(generator)
         initialize(self.policy.head, 0.01, generator)
         if self.spec.state_std:
             with torch.no_grad():
@@ -174,22 +164,45 @@ class ActorCritic(nn.Module):
         normalizer = (self.obs_mean, self.obs_scale) if self.spec.normalize_obs else None
         return preprocess(self.spec, parts, normalizer)
 
-    def value(self, inputs: Inputs, memory: RecurrentInputs | None = None) -> Tensor:
-        """[R, H]"""
+    def encoded(self, inputs: Inputs) -> Tensor:
+        """Features [R, F] for the value, before its memory."""
         if self.spec.shared_trunk:
-            return self.value_head(self.policy.features(inputs, memory)[0])
-        return self.value_head(self.value_trunk(_without_mask(inputs, bool(self.spec.obs.mask))))
+            return self.policy.encoded(inputs)
+        return self.value_trunk(_without_mask(inputs, bool(self.spec.obs.mask)))
+
+    def value(self, inputs: Inputs) -> Tensor:
+        """[R, H] of rows that each start an episode, if there is a memory."""
+        return self.value_and_carry(inputs, None)[0]
+
+    def value_and_carry(
+        self, inputs: Inputs, memory: RecurrentInputs | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[R, H]; and what the memory in front of the value, if any, holds after the last step."""
+        own = self.policy.memory if self.spec.shared_trunk else self.value_memory
+        features, carry = recall(own, self.encoded(inputs), memory)
+        return self.value_head(features), carry
 
     def predict(
         self, inputs: Inputs, action: Tensor, memory: RecurrentInputs | None = None
     ) -> Prediction:
-        """Log-probability, entropy and value, in one forward pass."""
-        features, _ = self.policy.features(inputs, memory)
+        """Log-probability, entropy and value, in one forward pass.
+
+        Where policy and value have a memory each, the carry is the policy's, then the critic's.
+        """
+        critic = memory
+        if memory is not None and self.value_memory is not None:
+            sizes = [self.policy.carry_size, self.value_memory.carry_size]
+            carries = torch.split(memory.carry, sizes, -1)
+            memory, critic = (RecurrentInputs(memory.first, carry) for carry in carries)
+        features, carry = self.policy.features(inputs, memory)
         parameters = self.policy.action_params(features, inputs)
         logp, entropy = self.policy.logp_and_entropy(parameters, action)
         if self.spec.shared_trunk:
-            return Prediction(logp, entropy, self.value_head(features))
-        return Prediction(logp, entropy, self.value(inputs))
+            return Prediction(logp, entropy, self.value_head(features), carry)
+        value, own = self.value_and_carry(inputs, critic)
+        if carry is not None and own is not None:
+            carry = torch.cat([carry, own], -1)
+        return Prediction(logp, entropy, value, carry)
 
     def forward(self, obs: Tensor | Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits or means, and values, of raw observations; several parts come by name."""

@@ -1,34 +1,44 @@
-"""Agent: a trained policy to act with, and how it is loaded from a checkpoint."""
+"""Agent: a trained policy to act with."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
-from ..config.registry import name_of
 from ..envs.adapters import ActionAdapter, ObservationAdapter
 from ..envs.spaces import ACTION_MASK
+from ..envs.wrappers import ACTION, REWARD, joined
 from ..errors import BadInput
 from ..rollout import Array
-from ..storage import checkpoint
-from ..storage.arrays import check_like
-from ..storage.files import shown
-from .actor import Actor, make_actor
-from .network import Encoder, NetworkSpec, flat_axes
+from .actor import Actor, Critic, NumpyCritic, make_actor
+from .network import NetworkSpec, flat_axes
 
 if TYPE_CHECKING:
     from .actor_critic import ActorCritic
 
-log = logging.getLogger("paceline")
 
-USER_MODULES = ("encoder", "memory")
-"""Parts of a network that may be a class or module of the user."""
+@dataclass(frozen=True)
+class AgentState:
+    """What a policy remembers of R rows; `Agent.step` returns it and takes it."""
+
+    first: Array
+    """[R] the next observation starts an episode"""
+    carry: Array
+    """[R, S] the policy's memory"""
+    critic: Array
+    """[R, S] the memory of a critic that has its own"""
+    action: Array
+    """[R, ...] the latest actions, as the policy gave them, for one that is shown them"""
+
+    def restarted(self, where: Any) -> AgentState:
+        """With new episodes in the rows `where` (a mask [R], an index, or several)."""
+        first = self.first.copy()
+        first[where] = True
+        return dataclasses.replace(self, first=first)
 
 
 class Agent:
@@ -45,11 +55,11 @@ class Agent:
         """Act with these from now on."""
         self.weights = weights
         self._actor: Actor | None = None
-        self._critic: ActorCritic | None = None
+        self._critic: Critic | None = None
 
     def reset(self) -> None:
         """Clear the memory: the next observations given to `act` start episodes."""
-        self._carry: Array | None = None
+        self._state: AgentState | None = None
 
     def actor(self, rows: int) -> Actor:
         """A new actor for `rows` observations at a time."""
@@ -62,49 +72,66 @@ class Agent:
         actor.load(np.concatenate(parts).astype(np.float32, copy=False))
         return actor
 
-    def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
+    def act(
+        self, obs: Any, sample: bool = False, action_mask: Any = None, reward: Any = None
+    ) -> Any:
         """The action for one observation, or an array [rows, ...] of actions for a batch of them.
 
         A batch of a Dict or Tuple space is a Dict or Tuple of batches. `action_mask` is for
         environments that give theirs in `info`; without one, all actions are allowed. A policy with
-        memory keeps it for each row until `reset()` or a batch of another size.
+        memory keeps it for each row until `reset()` or a batch of another size; one that is shown
+        the previous reward is given it as `reward`.
         """
-        if action_mask is not None and not self.network.obs.mask:
-            raise BadInput("an action_mask for a policy that was trained without any")
-        stored, single = self._stored(
-            obs, {} if action_mask is None else {ACTION_MASK: action_mask}
-        )
-        actions = self._actions(stored, sample)
+        stored, single = self._stored(obs, action_mask, self._state, reward)
+        if self._state is None or len(self._state.first) != len(stored):
+            self._state = None
+        actions, self._state = self._step(stored, self._state, sample)
         return self._adapt(actions)[0] if single else self._adapt.batch(actions)
 
-    def values(self, obs: Any) -> Any:
+    def step(
+        self,
+        obs: Any,
+        state: AgentState | None = None,
+        reward: Any = None,
+        sample: bool = False,
+        action_mask: Any = None,
+    ) -> tuple[Any, AgentState]:
+        """As `act`, with a memory that the caller keeps: the action, and the state after it.
+
+        Without a state all rows start an episode; where some do, pass `state.restarted(rows)`.
+        """
+        stored, single = self._stored(obs, action_mask, state, reward)
+        if state is not None and len(state.first) != len(stored):
+            raise BadInput(f"{len(stored)} observations, and a state of {len(state.first)} rows")
+        actions, state = self._step(stored, state, sample)
+        return (self._adapt(actions)[0] if single else self._adapt.batch(actions)), state
+
+    def values(self, obs: Any, reward: Any = None) -> Any:
         """The value of one observation, a float, or an array [rows] of those of a batch.
 
         It estimates the discounted return from there on, of rewards as the learner saw them: with
         `normalize_return` and `clip_reward` these are not the environment's. Where the value
         function has a memory, it counts what `act` saw before `obs`: ask before acting on it.
         """
-        import torch
+        stored, single = self._stored(obs, None, self._state, reward)
+        rows = len(stored)
+        self._fit(rows)
+        state = self._state
+        if state is None or len(state.first) != rows:
+            state = self._new_state(rows)
+        carry = state.critic if self.network.critic_memory else state.carry
+        values = self._value_function(rows).step(stored, state.first, carry.copy())[:, 0]
+        return float(values[0]) if single else values.copy()
 
-        from .actor_critic import RecurrentInputs
-        from .settings import standard_settings
-
-        stored, single = self._stored(obs, {})
-        self._critic = self._critic or self._make_module()
-        parts = {
-            name: torch.from_numpy(part) for name, part in self.network.obs.split(stored).items()
-        }
-        memory, rows = None, len(stored)
-        if self._carry is not None and len(self._carry) == rows:
-            first = torch.zeros(1, rows, dtype=torch.bool)
-            memory = RecurrentInputs(first, torch.from_numpy(self._carry.copy()))
-        with standard_settings(), torch.inference_mode():
-            values = self._critic.value(self._critic.inputs(parts), memory)[:, 0].numpy()
-        return float(values[0]) if single else values
-
-    def _stored(self, obs: Any, info: Mapping[str, Any]) -> tuple[Array, bool]:
+    def _stored(
+        self, obs: Any, action_mask: Any, state: AgentState | None, reward: Any
+    ) -> tuple[Array, bool]:
         """Observations [rows, ...] as a rollout stores them, and whether it was a single one."""
+        if action_mask is not None and not self.network.obs.mask:
+            raise BadInput("an action_mask for a policy that was trained without any")
+        info = {} if action_mask is None else {ACTION_MASK: action_mask}
         try:
+            obs = self._with_memory_inputs(obs, state, reward)
             rows = self._adapter.batched(obs)
             shape, dtype = self.network.obs.stored
             stored = np.zeros((1 if rows is None else rows, *shape), dtype)
@@ -117,26 +144,87 @@ class Agent:
             ) from None
         return stored, rows is None
 
-    def _actions(self, obs: Array, sample: bool) -> Array:
+    def _with_memory_inputs(self, obs: Any, state: AgentState | None, reward: Any) -> Any:
+        """The observation with the previous action and reward, if the policy is shown them."""
+        paths = {leaf.path[0] for leaf in self.network.obs.leaves if leaf.path}
+        wanted = [key for key in (ACTION, REWARD) if key in paths]
+        if not wanted or (isinstance(obs, Mapping) and all(key in obs for key in wanted)):
+            return obs
+        rows = self._adapter.batched(joined(obs, {}))
+        if state is not None and len(state.first) != (rows or 1):
+            state = None
+        if state is not None and reward is None and REWARD in wanted and not state.first.all():
+            raise BadInput(
+                "this policy is shown the reward of its previous action; pass it as reward=..., "
+                "or call reset() where an episode starts"
+            )
+        shown = {REWARD: np.zeros((rows or 1, 1), np.float32), ACTION: self._no_action(rows or 1)}
+        if state is not None:
+            going = ~state.first
+            shown[ACTION][going] = self._shown_action(state.action)[going]
+            if reward is not None:
+                shown[REWARD][going] = np.reshape(reward, (-1, 1))[going]
+        return joined(obs, {key: shown[key] if rows else shown[key][0] for key in wanted})
+
+    def _no_action(self, rows: int) -> Array:
+        """What is shown at an episode's start."""
+        spec = self.network.act
+        return np.zeros((rows, *spec.shape), np.float32 if spec.kind == "box" else np.int64)
+
+    def _shown_action(self, action: Array) -> Array:
+        """As `MemoryInputs` shows it: choices count from 1."""
+        spec = self.network.act
+        if spec.kind == "box":
+            return self._adapt.batch(action).astype(np.float32)
+        return (action + 1).reshape(len(action), *spec.shape)
+
+    def _step(self, obs: Array, state: AgentState | None, sample: bool) -> tuple[Array, AgentState]:
         rows = len(obs)
-        if rows != self._rows:
-            self._actor, self._rows = None, rows
-            self.reset()
+        self._fit(rows)
         if self._actor is None:
             self._actor = self.actor(rows)
-        if self._carry is None:
-            self._carry = np.zeros((rows, self._actor.carry_size), np.float32)
+        if state is None:
+            state = self._new_state(rows)
         head, (shape, dtype) = self._actor.distribution, self.network.act.stored
         parameters = np.empty((rows, head.size), np.float32)
         action = np.empty((rows, *shape), dtype)
-        self._actor.step(obs, np.zeros(rows, np.bool_), self._carry, parameters)
+        carry, critic = state.carry.copy(), state.critic.copy()
+        self._actor.step(obs, state.first, carry, parameters)
+        if self.network.critic_memory:
+            self._value_function(rows).step(obs, state.first, critic)
         if sample:
             noise = head.noise(self._seed, self._calls, 0, rows, 1)[0]
             self._calls += 1
             head.sample(parameters, noise, action)
         else:
             head.greedy(parameters, action)
-        return action
+        return action, AgentState(np.zeros(rows, np.bool_), carry, critic, action)
+
+    def _fit(self, rows: int) -> None:
+        """Actor and critic are made for a number of rows."""
+        if rows != self._rows:
+            self._actor, self._critic, self._rows = None, None, rows
+
+    def _new_state(self, rows: int) -> AgentState:
+        actor = self._actor = self._actor or self.actor(rows)
+        own = self._value_function(rows).carry_size if self.network.critic_memory else 0
+        shape, dtype = self.network.act.stored
+        return AgentState(
+            np.ones(rows, np.bool_),
+            np.zeros((rows, actor.carry_size), np.float32),
+            np.zeros((rows, own), np.float32),
+            np.zeros((rows, *shape), dtype),
+        )
+
+    def _value_function(self, rows: int) -> Critic:
+        if self._critic is None:
+            if self.network.needs_torch:
+                from .torch_actor import TorchCritic
+
+                self._critic = TorchCritic(self._make_module())
+            else:
+                self._critic = NumpyCritic(self.network, rows, self.weights)
+        return self._critic
 
     @property
     def module(self) -> ActorCritic:
@@ -155,87 +243,3 @@ class Agent:
         named = {name: torch.from_numpy(weight) for name, weight in self.weights.items()}
         module.load_state_dict(module.state_dict() | named)
         return module
-
-
-def locate(source: str | Path) -> tuple[Path, checkpoint.Checkpoint]:
-    """Path and content of the checkpoint `source`, or of the newest one of the run `source`."""
-    path = Path(source)
-    if path.is_symlink() and path.name != "best":
-        path = path.resolve()  # the user's own link
-    if (path / checkpoint.MANIFEST).exists():
-        try:
-            return path, checkpoint.load(path)
-        except checkpoint.Damaged as damage:
-            raise BadInput(str(damage)) from None
-    if not (path / "checkpoints").is_dir():
-        raise BadInput(
-            f"{shown(path)} is neither a run nor a checkpoint: it has no checkpoints in it"
-        )
-    where, found, problems = checkpoint.load_newest(path / "checkpoints")
-    for problem in problems:
-        log.warning(f"damaged, passed over: {problem}")
-    return where, found
-
-
-def from_checkpoint(
-    path: Path, found: checkpoint.Checkpoint, user_modules: Mapping[str, Encoder | None]
-) -> Agent:
-    """The policy in a checkpoint. Encoder and memory of the user come from the caller: what a
-    checkpoint names is never imported."""
-    network = saved_network(path, found)
-    parts: dict[str, Any] = {}
-    for name in USER_MODULES:
-        saved, given = getattr(network, name), user_modules.get(name)
-        if saved is not None and given is None:
-            raise BadInput(
-                f"this policy has {'an' if name == 'encoder' else 'a'} {name} of its own "
-                f"({str(saved)[:80]}); say which, with paceline.load(path, {name}=...)"
-            )
-        parts[name] = given if saved is not None else None
-    network = dataclasses.replace(network, **parts)
-    try:
-        zero = np.zeros((), np.float32)  # broadcast, it takes no memory
-        template = {n: np.broadcast_to(zero, shape) for n, shape in _shapes(network).items()}
-        check_like(found.weights, template)
-    except (ValueError, MemoryError) as error:
-        raise BadInput(
-            f"{shown(path / 'weights.safetensors')} does not fit the policy in state.json: {error}"
-        ) from None
-    # safetensors has its own order; actors need the module's.
-    return Agent(network, {name: found.weights[name] for name in template})
-
-
-def saved_network(path: Path, found: checkpoint.Checkpoint) -> NetworkSpec:
-    """The network that a checkpoint describes."""
-    try:
-        return TypeAdapter(NetworkSpec).validate_python(found.facts["network"])
-    except (KeyError, ValueError) as error:
-        cause = " ".join(str(error).split())[:300]
-        text = f"{shown(path / 'state.json')} does not describe a policy ({cause})"
-        raise BadInput(text) from None
-
-
-def _shapes(network: NetworkSpec) -> dict[str, tuple[int, ...]]:
-    """Of all weights by name, in the module's order."""
-    if not network.needs_torch:
-        return network.dense_shapes()
-    import torch
-
-    from .actor_critic import ActorCritic
-
-    # A user's module has to be constructed for real; ours need not take any memory.
-    with torch.device("cpu" if any(getattr(network, name) for name in USER_MODULES) else "meta"):
-        try:
-            named = ActorCritic(network).named_weights()
-        except (RuntimeError, TypeError, IndexError, OverflowError) as error:
-            raise ValueError(f"no such network can be made ({str(error)[:200]})") from None
-    return {name: tuple(weight.shape) for name, weight in named.items()}
-
-
-def network_facts(network: NetworkSpec) -> dict[str, Any]:
-    """A network as plain data for JSON, which has no infinity: bounds become text."""
-    facts = dataclasses.asdict(dataclasses.replace(network, encoder=None, memory=None))
-    for bound in ("low", "high"):
-        facts["act"][bound] = [str(number) for number in facts["act"][bound]]
-    modules = {name: getattr(network, name) for name in USER_MODULES}
-    return facts | {name: name_of(module) for name, module in modules.items() if module is not None}

@@ -72,6 +72,17 @@ class OneHotLinear(nn.Linear):
         return functional.embedding(index, self.weight.t()) + self.bias
 
 
+class OneHot(nn.Module):
+    """An index as a vector, for a memory that reads it without layers before."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def forward(self, index: Tensor) -> Tensor:
+        return functional.one_hot(index, self._size).to(torch.float32)
+
+
 class NarrowLinear(nn.Linear):
     """A dense layer with few outputs, computed transposed.
 
@@ -85,7 +96,8 @@ class NarrowLinear(nn.Linear):
 
 def make_head(spec: NetworkSpec, features: int, outputs: int) -> nn.Linear:
     """The last layer of the policy or of the value function."""
-    if spec.obs.kind == "discrete" and not spec.hidden and spec.encoder is None:
+    bare = not spec.hidden and spec.encoder is None and spec.memory is None
+    if spec.obs.kind == "discrete" and bare:
         return OneHotLinear(features, outputs)  # it reads the index itself
     return (NarrowLinear if outputs in NARROW else nn.Linear)(features, outputs)
 
@@ -201,6 +213,8 @@ def make_trunk(spec: NetworkSpec) -> tuple[Trunk, int]:
         reads_index = not layers and spec.obs.kind == "discrete"
         layers += [(OneHotLinear if reads_index else nn.Linear)(features, size), activation()]
         features = size
+    if not layers and spec.obs.kind == "discrete" and spec.memory is not None:
+        layers.append(OneHot(features))
     return Trunk(layers, spec.precision == "bf16"), features
 
 

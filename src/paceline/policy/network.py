@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from ..config.registry import MEMORIES, entry
 from ..envs.spaces import STRICT, ActionSpec, ObservationSpec
+from .memory import Cell
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +62,7 @@ class NetworkSpec:
     precision: Precision = "fp32"
     """of everything before the heads"""
     memory: Encoder | None = None
-    """recurrent cell between the layers and the heads"""
+    """recurrent cell between the layers and the heads: a name in `MEMORIES`, or the user's"""
     memory_size: Annotated[int, Ge(1)] = 64
     """output features of the memory"""
     value_heads: Annotated[int, Ge(1)] = 1
@@ -85,9 +87,30 @@ class NetworkSpec:
         return 2 * self.act.size if self.state_std else self.act.size
 
     @property
+    def cell(self) -> type[Cell] | None:
+        """The memory, if it is a built-in one."""
+        known = isinstance(self.memory, str) and self.memory in MEMORIES
+        return entry("memory", self.memory) if known else None
+
+    @property
+    def own_memory(self) -> Encoder | None:
+        """The memory, if it is the user's."""
+        return self.memory if self.cell is None else None
+
+    @property
+    def critic_memory(self) -> bool:
+        """Whether the value function has a memory of its own, which lives in the learner."""
+        return self.memory is not None and not self.shared_trunk
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a minibatch step with its memory can be compiled."""
+        return self.memory is None or (self.cell is not None and not self.cell.recurrent)
+
+    @property
     def needs_torch(self) -> bool:
-        """Whether acting takes more than dense layers."""
-        return self.large or self.memory is not None
+        """Whether acting takes more than dense layers and a built-in memory."""
+        return self.large or self.own_memory is not None
 
     @property
     def large(self) -> bool:
@@ -99,25 +122,40 @@ class NetworkSpec:
         """Whether the actor computes values too, nearly for free, so that the learner need not."""
         return self.needs_torch and self.shared_trunk
 
+    def shown(self, features: int) -> int:
+        """Features that a head sees, of `features` that its trunk computes."""
+        return features if self.memory is None else self.memory_size
+
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of all weights in the module's order; for networks without torch."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.own_log_std:
             shapes["policy.log_std"] = (self.act.size,)
-        sizes = [self.obs.size, *self.hidden]
-        for trunk, head, outputs in (
-            ("policy.trunk", "policy.head", self.outputs),
-            ("value_trunk", "value_head", self.value_heads),
-        ):
-            if trunk != "value_trunk" or not self.shared_trunk:
-                for layer, (before, after) in enumerate(pairwise(sizes)):
-                    shapes[f"{trunk}.{2 * layer}.weight"] = (after, before)
-                    shapes[f"{trunk}.{2 * layer}.bias"] = (after,)
-            shapes[f"{head}.weight"] = (outputs, sizes[-1])
-            shapes[f"{head}.bias"] = (outputs,)
+        shapes |= self.branch_shapes("policy.", self.outputs)
+        if self.shared_trunk:
+            width = self.shown([self.obs.size, *self.hidden][-1])
+            shapes |= _dense("value_head", width, self.value_heads)
+        else:
+            shapes |= self.branch_shapes("value_", self.value_heads)
         if self.normalize_obs:
             shapes["obs_mean"] = shapes["obs_scale"] = (self.obs.size,)
         return shapes
+
+    def branch_shapes(self, branch: str, outputs: int) -> dict[str, tuple[int, ...]]:
+        """Of the layers, memory and head of a branch (`policy.` or `value_`), in order."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        sizes = [self.obs.size, *self.hidden]
+        for layer, (before, after) in enumerate(pairwise(sizes)):
+            shapes |= _dense(f"{branch}trunk.{2 * layer}", before, after)
+        features = sizes[-1]
+        if self.cell is not None:
+            found = self.cell.shapes(features, self.memory_size)
+            shapes |= {f"{branch}memory.{name}": shape for name, shape in found.items()}
+        return shapes | _dense(f"{branch}head", self.shown(features), outputs)
+
+
+def _dense(name: str, before: int, after: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (after, before), f"{name}.bias": (after,)}
 
 
 @dataclass(frozen=True)
@@ -130,3 +168,5 @@ class Prediction:
     """[R]"""
     value: Tensor
     """[R, H]"""
+    carry: Tensor | None = None
+    """[N, S] the memory after each segment, if there is one"""

@@ -5,11 +5,9 @@ Moments of a rollout come from all ranks: `RankReducer.moments` in `learning/ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from ..rollout import Array, Rollout
+from ..rollout import Array, Rollout, groups_without_repeats
 
 REWARD_CLIP = 10.0
 EPSILON = 1e-8
@@ -59,7 +57,7 @@ class ReturnScaler:
         """Running discounted returns of the rollout's valid rows, flat."""
         running = np.empty(rollout.reward.shape)
         kept = np.where(rollout.done | rollout.first[1:], 0.0, 1.0)
-        for at in _groups_without_repeats(rollout.column):
+        for at in groups_without_repeats(rollout.column):
             index = rollout.column[at] % len(self._running)
             now, rows = self._running[index], np.empty((rollout.steps, len(index)))
             for row, reward, factor in zip(rows, rollout.reward[:, at], kept[:, at], strict=True):
@@ -79,16 +77,3 @@ class ReturnScaler:
     def restore(self, state: dict[str, Array]) -> None:
         self._running = state["running"].copy()
         self.moments.restore(state)
-
-
-def _groups_without_repeats(column: Array) -> Iterator[Array | slice]:
-    """Positions [B] in groups that hold each column at most once, in order of time."""
-    if len(np.unique(column)) == len(column):
-        yield slice(None)
-        return
-    repeats: dict[int, int] = {}
-    group = np.empty(len(column), np.int64)
-    for i, number in enumerate(column.tolist()):
-        group[i] = repeats[number] = repeats.get(number, -1) + 1
-    for k in range(group.max() + 1):
-        yield np.flatnonzero(group == k)

@@ -1,4 +1,4 @@
-"""Actor for images, memories and user modules: the acting half of the torch module."""
+"""Actor and critic for images and user modules, by the torch module."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from ..rollout import Array
-from .actor_critic import ActorCritic, Policy, RecurrentInputs, preprocess
+from .actor_critic import ActorCritic, Policy, preprocess
 from .distributions import make_distribution
 from .flat import ParameterLayout
 from .network import NetworkSpec
+from .recurrent import RecurrentInputs
 from .settings import standard_settings
 
 
@@ -41,9 +42,7 @@ class TorchActor:
     ) -> None:
         parts = {name: torch.from_numpy(part) for name, part in self.spec.obs.split(obs).items()}
         inputs = preprocess(self.spec, parts, self._normalizer)
-        memory = None
-        if self.carry_size:
-            memory = RecurrentInputs(torch.from_numpy(first)[None], torch.from_numpy(carry))
+        memory = _memory(first, carry) if self.carry_size else None
         features, after = self._policy.features(inputs, memory)
         if after is not None:
             carry[...] = after.numpy()
@@ -51,3 +50,26 @@ class TorchActor:
         if value is not None:
             assert self._value_head is not None
             value[...] = self._value_head(features).numpy()
+
+
+class TorchCritic:
+    def __init__(self, module: ActorCritic) -> None:
+        self._module = module
+        memory = module.policy.memory if module.spec.shared_trunk else module.value_memory
+        self.carry_size = 0 if memory is None else memory.carry_size
+
+    @standard_settings()
+    @torch.inference_mode()
+    def step(self, obs: Array, first: Array, carry: Array) -> Array:
+        parts = self._module.spec.obs.split(obs).items()
+        inputs = self._module.inputs({name: torch.from_numpy(part) for name, part in parts})
+        memory = _memory(first, carry) if self.carry_size else None
+        value, after = self._module.value_and_carry(inputs, memory)
+        if after is not None:
+            carry[...] = after.numpy()
+        return value.numpy()
+
+
+def _memory(first: Array, carry: Array) -> RecurrentInputs:
+    """Of rows that are segments of one step."""
+    return RecurrentInputs(torch.from_numpy(first)[None], torch.from_numpy(carry))

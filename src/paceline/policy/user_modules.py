@@ -151,16 +151,15 @@ def check_weights(module: nn.Module, option: str = "encoder") -> None:
         names[id(parameter)] = name
 
 
-def make_memory(spec: NetworkSpec, features: int) -> Any:
-    """The recurrent cell of a network, tried out; None without memory.
+def make_cell(spec: NetworkSpec, features: int) -> Any:
+    """The user's recurrent cell, tried out.
 
     A cell is constructed as `Cell(features, size)`, has a `carry_size` S, and is called with
     `x[L, N, F]`, `first[L, N]` and `carry[N, S]`. It returns features [L, N, size] and the carry
     after the last step; it has to zero the carry before every step where `first`.
     """
-    if spec.memory is None:
-        return None
-    cls = spec.memory
+    assert spec.memory is not None
+    cls: Any = spec.memory
     if isinstance(cls, str):
         cls = import_module_class(cls, "memory")
     what = f"memory {name_of(spec.memory)} can't be used on {features} features"

@@ -63,7 +63,7 @@ class Parts:
 
 def env_info_of(config: Config) -> EnvInfo:
     """The spaces and other properties of the configured environment, which is made once."""
-    return inspect_env(config.env_id, **vars(config.env))
+    return inspect_env(config.env_id, **config.env_options)
 
 
 @contextmanager
@@ -215,10 +215,6 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
     vector = () if own is not None else (64, 64)
     wide = (256,) if pictures == "impala" else (512,)
     shared = image if config.shared_trunk is None else config.shared_trunk
-    if config.memory is not None:
-        if config.shared_trunk is False:
-            raise BadInput("shared_trunk is off, and policy and value share a memory; leave it out")
-        shared = True
     return NetworkSpec(
         obs=obs,
         act=act,
@@ -232,7 +228,7 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
         pictures=pictures,
         precision=config.precision,
         memory=config.memory,
-        memory_size=config.memory_size,
+        memory_size=config.memory_size or NetworkSpec.memory_size,
     )
 
 

@@ -16,7 +16,7 @@ from ..envs.source import EnvInfo
 from ..envs.spaces import policy_mismatch
 from ..errors import BadInput
 from ..learning.learner import Learner
-from ..policy.agent import from_checkpoint, locate, network_facts, saved_network
+from ..policy.saved import from_checkpoint, locate, network_facts, saved_network
 from ..rollout import Array
 from ..samplers.block import format_differences
 from ..samplers.serial import Serial

@@ -54,7 +54,8 @@ def choose(config: Config, network: NetworkSpec, topology: Topology) -> Choices:
             )
         if missing:
             raise BadInput(f"precision is 'bf16', and {missing}; write --precision fp32")
-    worth = _worth_compiling(config) and not network.needs_torch and not gpu
+    able = network.compiles and not network.needs_torch and not gpu
+    worth = able and _worth_compiling(config)
     compiled = config.compile == "on" or (config.compile == "auto" and worth)
     if compiled and (missing := compiler_missing()):
         if config.compile == "on":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..learning.learner import Learner
 from ..policy.actor import Actor
 from ..policy.actor_critic import ActorCritic
@@ -35,13 +33,9 @@ class LiveAgent(Agent):
         self._refresh()
         return super().actor(rows)
 
-    def act(self, obs: Any, sample: bool = False, action_mask: Any = None) -> Any:
+    def _fit(self, rows: int) -> None:
         self._refresh()
-        return super().act(obs, sample, action_mask)
-
-    def values(self, obs: Any) -> Any:
-        self._refresh()
-        return super().values(obs)
+        super()._fit(rows)
 
     @property
     def module(self) -> ActorCritic:

@@ -15,11 +15,14 @@ from ..text import did_you_mean
 FOLDER = Path(__file__).parent
 GENERAL = ("continuous", "discrete", "images")
 """Presets for a kind of spaces, used if there is none for the environment."""
+MEMORY = ".memory"
+"""Ending of the name of a preset for policies with memory, which replaces that without."""
 
 
 def presets(algo: str) -> dict[str, Path]:
     """The preset files of an algorithm, by name."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*/*.yaml")) if path.parent.name == algo}
+    paths = sorted(FOLDER.glob("*/*.yaml"), key=lambda path: path.stem)
+    return {path.stem: path for path in paths if path.parent.name == algo}
 
 
 def preset_values(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,7 +32,8 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, Any]:
     if name == "none" or not isinstance(env_id, str):
         return {}
     known = presets(algo)
-    if found := _preset_of(env_id, list(known)):
+    memory = any(given.get(one) is not None for one in ("memory", "lstm"))
+    if found := name if name in known else _preset_of(env_id, list(known), memory):
         values = load_file(known[found]) | {"preset": found}
         sync = entry("sync", given.get("sync"))
         if sync is not None and not sync.lockstep:  # its learners share no running statistics
@@ -44,8 +48,14 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _preset_of(env_id: str, known: list[str]) -> str | None:
+def _preset_of(env_id: str, names: list[str], memory: bool) -> str | None:
     """That of the environment, or of another version of it; else that of its suite."""
+    known = [one for one in names if not one.endswith(MEMORY)]
+    found = _plain_preset_of(env_id, known)
+    return f"{found}{MEMORY}" if memory and f"{found}{MEMORY}" in names else found
+
+
+def _plain_preset_of(env_id: str, known: list[str]) -> str | None:
     suite, _, name = env_id.rpartition(":")
     for wanted in (env_id, name):
         if wanted in known:

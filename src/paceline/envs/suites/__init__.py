@@ -45,6 +45,31 @@ def unknown_name(
     return BadInput(f"env_id {env_id or prefix + name!r} is not a registered environment; {hint}")
 
 
+def registered_names(package: str, prefixes: tuple[str, ...]) -> list[str]:
+    """Short names of the environments that a package registers."""
+    return sorted(_registered(package, prefixes))
+
+
+def registered_id(package: str, prefixes: tuple[str, ...], name: str) -> str:
+    """Gymnasium's id of a short name; the id itself is one, too."""
+    known, short = _registered(package, prefixes), _short(name, prefixes)
+    if short not in known:
+        raise unknown_name(package, short, known)
+    return known[short]
+
+
+def _registered(package: str, prefixes: tuple[str, ...]) -> dict[str, str]:
+    from gymnasium import registry
+
+    require(package, package)  # importing it registers them
+    return {_short(one, prefixes): one for one in registry if one.startswith(prefixes)}
+
+
+def _short(env_id: str, prefixes: tuple[str, ...]) -> str:
+    """Without the first prefix and the version."""
+    return env_id.removeprefix(prefixes[0]).removesuffix("-v0")
+
+
 def check_batch_options(
     suite: str, kwargs: Mapping[str, Any], reserved: Iterable[str], wrappers: Wrappers
 ) -> None:

@@ -24,7 +24,7 @@ from . import rejected_kwargs, unknown_name
 
 log = logging.getLogger("paceline")
 
-IMPORTED_BY_WORKERS = ("gymnasium.", "ale_py.", "minigrid.")
+IMPORTED_BY_WORKERS = ("gymnasium.", "ale_py.", "minigrid.", "popgym.")
 """Packages whose environments a worker registers by itself."""
 
 

@@ -7,36 +7,22 @@ from typing import Any
 import gymnasium as gym
 
 from ..source import Source, Wrappers
-from . import MISSION, require, unknown_name
+from . import MISSION, registered_id, registered_names
 from .gym import environment as gym_environment
 
-PREFIX = "MiniGrid-"
-FAMILIES = (PREFIX, "BabyAI-")
+FAMILIES = ("MiniGrid-", "BabyAI-")
 
 
 def environment(
     name: str, kwargs: dict[str, Any], time_limit: int | None, wrappers: Wrappers
 ) -> Source:
-    env_ids = _env_ids()
-    short = _short(name)
-    if short not in env_ids:
-        raise unknown_name("minigrid", short, env_ids)
+    env_id = registered_id("minigrid", FAMILIES, name)
     wrappers = (f"{__name__}:without_mission", *wrappers)
-    return gym_environment(env_ids[short], kwargs, time_limit, wrappers)
+    return gym_environment(env_id, kwargs, time_limit, wrappers)
 
 
 def names() -> list[str]:
-    return sorted(_env_ids())
-
-
-def _env_ids() -> dict[str, str]:
-    """Gymnasium's ids, by their short names."""
-    require("minigrid", "minigrid")  # importing it registers them
-    return {_short(name): name for name in gym.registry if name.startswith(FAMILIES)}
-
-
-def _short(name: str) -> str:
-    return name.removeprefix(PREFIX).removesuffix("-v0")
+    return registered_names("minigrid", FAMILIES)
 
 
 def without_mission(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:

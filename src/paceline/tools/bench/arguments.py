@@ -44,7 +44,7 @@ class Training:
 
         config, here = self.config(changes), Path.cwd()
         try:
-            env_info = inspect_env(config.env_id, **vars(config.env))
+            env_info = inspect_env(config.env_id, **config.env_options)
         finally:
             os.chdir(here)  # which an environment may have changed
         return fit_to_spaces(config, env_info.obs_spec, env_info.act_spec), env_info

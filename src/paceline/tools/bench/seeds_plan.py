@@ -81,7 +81,7 @@ def new_plan(arguments: list[str]) -> SeedsPlan:
     refuse_flags("train --seeds", _given(config, SET_BY_SEEDS), SET_BY_SEEDS)
     seeds = list(range(config.seed, config.seed + own["seeds"]))
     training.config({"seed": seeds[-1]})  # refused if it is too large
-    source_of(config.env_id, **vars(config.env))  # refused if there is none
+    source_of(config.env_id, **config.env_options)  # refused if there is none
     options = plain_options(config)
     folder = Path(config.output_dir) if config.output_dir else new_directory(config)
     return SeedsPlan(folder=folder, seeds=seeds, config=config, options=options, changes={})

@@ -173,6 +173,7 @@ def _limits(config: Config, env_info: EnvInfo, own: Mapping[str, Any]) -> Limits
         min_steps=least or min_rollout(shape.steps, config.gamma, trace_of(config)),
         mode=own["mode"],
         one_minibatch=config.algo == "a2c",
+        segment=config.memory_segment or 1,
         threaded=bool(env_info.obs_spec.images) or config.own_encoder is not None,
     )
 

@@ -131,7 +131,11 @@ class Search:
         one = replace(self.base, workers=0, learners=1, threads=1, pinned=False)
         if one.schedule != "hogwild":
             one = replace(one, envs=self.base.learners * self.base.envs)
-        roles = {"base": one, "other": _other(one), **self._parallel(one)}
+        roles = {
+            "base": one,
+            "other": _other(one, self._plan.limits.segment),
+            **self._parallel(one),
+        }
         seconds = min(1.0, self._seconds)
         env = time_env_row(self._plan.env_info, self._plan.base.seed, min(one.envs, 16), seconds)
         found: dict[str, list[Burst]] = {}
@@ -233,10 +237,10 @@ class Search:
         return best[0] / best[1]
 
 
-def _other(one: Shape) -> Shape:
+def _other(one: Shape, segment: int) -> Shape:
     """As many minibatches, of a quarter of the environments, or of four times as many."""
     envs = one.envs // GROWN
-    if one.envs % GROWN or not envs or envs * one.steps % one.minibatches:
+    if one.envs % GROWN or not envs or envs * (one.steps // segment) % one.minibatches:
         envs = one.envs * GROWN
     return replace(one, envs=envs)
 

@@ -34,6 +34,8 @@ class Limits:
     """an update is one minibatch, as in A2C"""
     threaded: bool = False
     """the learner gains from threads"""
+    segment: int = 1
+    """steps that a minibatch has whole numbers of: a memory's"""
 
     def permits(self, shape: Shape) -> bool:
         """Whether its mode is the one asked for."""
@@ -53,7 +55,7 @@ def min_rollout(steps: int, gamma: float, trace: float) -> int:
 def candidates(base: Shape, limits: Limits, cpus: int) -> list[Shape]:
     """Every shape with the rows of `base` in an update, or more within the limits."""
     lengths = [base.steps]
-    while lengths[-1] % 2 == 0 and lengths[-1] // 2 >= limits.min_steps:
+    while lengths[-1] % (2 * limits.segment) == 0 and lengths[-1] // 2 >= limits.min_steps:
         lengths.append(lengths[-1] // 2)
     found = {base}
     for learners in range(1, cpus + 1):
@@ -86,7 +88,8 @@ def _layouts(shape: Shape, base: Shape, limits: Limits, cpus: int) -> Iterator[S
     for envs in _envs(base.rows, rows_each, max(1, shape.workers), limits.max_rows // rows_each):
         minibatches = 1 if limits.one_minibatch else envs * rows_each // base.batch
         whole = envs * rows_each % base.batch == 0 == envs * shape.steps % max(1, minibatches)
-        if limits.one_minibatch or whole:
+        segments = envs * shape.steps // limits.segment
+        if (limits.one_minibatch or whole) and segments % max(1, minibatches) == 0:
             for number in threads:
                 yield replace(shape, envs=envs, minibatches=minibatches, threads=number)
 

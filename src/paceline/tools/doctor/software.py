@@ -17,6 +17,7 @@ SUITES = {
     "envpool": "envpool",
     "procgen": "procgen",
     "minigrid": "minigrid",
+    "popgym": "popgym",
 }
 """Name → the module that is imported."""
 PACKAGES = {"atari": "ale-py"}
