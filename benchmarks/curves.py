@@ -5,14 +5,20 @@
     python benchmarks/curves.py --env-id procgen:coinrun --num-envs 16 --rollout-steps 128 \
         --minibatches 4 --lr 2.5e-4 --gamma 0.99 --total-steps 300k --seeds 1 --out docs/coinrun.svg
 
-Trains seeds 0, 1, 2, …, with the preset unless it is told otherwise; none is left out. What is
-drawn are the returns of training episodes, of actions sampled from the policy. Needs matplotlib.
+    python benchmarks/curves.py --results lstm=learning-A.json none=learning-B.json --out docs/a.svg
+
+Trains seeds 0, 1, 2, …, with the preset unless it is told otherwise; none is left out. With
+--results it draws what benchmarks/learning.py has trained, a colour for each file. What is drawn
+are the returns of training episodes, of actions sampled from the policy. Needs matplotlib.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +34,8 @@ Curve = tuple[np.ndarray, np.ndarray]
 CHANGED = ("total_steps", "num_envs", "rollout_steps", "minibatches", "lr", "gamma", "threads")
 POINTS = 60
 SEED, MEAN, GRID = "#7a9cc6", "#12355b", "#d9d9d9"
+COLORS = "#12355b", "#c2571a", "#3c8d4f", "#8a8a8a", "#7d3c98"
+RESULTS = Path(__file__).parent / "results"
 
 
 def trained(config: dict[str, Any]) -> tuple[list[tuple[int, int, float]], Any]:
@@ -66,6 +74,31 @@ def mean_curve(curves: list[Curve]) -> Curve:
 
 
 def draw(curves: list[Curve], title: str, out: Path) -> None:
+    """Every seed, and their mean."""
+    with axes_for(title, out) as axes:
+        for number, curve in enumerate(curves):
+            axes.plot(*curve, color=SEED, linewidth=1.0, label="" if number else "one seed")
+        if len(curves) > 1:
+            label = f"mean of {len(curves)} seeds"
+            axes.plot(*mean_curve(curves), color=MEAN, linewidth=2.4, label=label)
+
+
+def draw_results(named: dict[str, Path], title: str, out: Path) -> None:
+    """Every seed of each result, thin, and their mean, in a colour of its own."""
+    with axes_for(title, out) as axes:
+        for (label, file), color in zip(named.items(), COLORS, strict=False):
+            runs = json.loads(file.read_text())["runs"]
+            curves = [tuple(map(np.array, run["curve"])) for run in runs]
+            if len(curves) > 1:
+                label = f"{label}, {len(curves)} seeds"
+                for curve in curves:
+                    axes.plot(*curve, color=color, linewidth=0.6, alpha=0.35)
+            axes.plot(*mean_curve(curves), color=color, linewidth=2.0, label=label)
+
+
+@contextmanager
+def axes_for(title: str, out: Path) -> Iterator[Any]:
+    """What is drawn on them is saved as `out`."""
     import matplotlib
 
     matplotlib.use("agg")  # no display needed
@@ -79,11 +112,7 @@ def draw(curves: list[Curve], title: str, out: Path) -> None:
     from matplotlib.ticker import FuncFormatter
 
     figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
-    for number, curve in enumerate(curves):
-        axes.plot(*curve, color=SEED, linewidth=1.0, label="one seed" if number == 0 else None)
-    if len(curves) > 1:
-        label = f"mean of {len(curves)} seeds"
-        axes.plot(*mean_curve(curves), color=MEAN, linewidth=2.4, label=label)
+    yield axes
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return of training episodes")
@@ -112,6 +141,8 @@ def main() -> None:
     for name in CHANGED:
         parser.add_argument(f"--{name.replace('_', '-')}", help="instead of the preset's")
     parser.add_argument("--out", type=Path, help="a .svg, .png or .pdf file")
+    parser.add_argument("--title", help="of --results")
+    parser.add_argument("--results", nargs="+", metavar="NAME=FILE", help="in benchmarks/results")
     options = parser.parse_args()
     env = options.env_id.replace("/", "-").replace(":", "-")
     out = options.out or Path(f"{options.algo}-{env}.svg")
@@ -119,6 +150,11 @@ def main() -> None:
         parser.error("this needs matplotlib: pip install matplotlib")
     if out.suffix not in (".svg", ".png", ".pdf"):
         parser.error(f"--out {out}: write a .svg, .png or .pdf file")
+    if options.results:
+        pairs = [pair.partition("=") for pair in options.results]
+        draw_results({name: RESULTS / file for name, _, file in pairs}, options.title or "", out)
+        print(out)
+        return
     given = {"algo": options.algo, "env_id": options.env_id, "eval_episodes": 1, "track": "none"}
     given |= {name: value for name in CHANGED if (value := getattr(options, name)) is not None}
     runs = []

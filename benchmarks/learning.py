@@ -24,6 +24,8 @@ from paceline.processes.hardware import limit_threads
 
 limit_threads(1)
 
+from curves import binned  # noqa: E402
+
 LAST = 100
 """Rollouts whose episodes make the score in training."""
 
@@ -60,13 +62,14 @@ def main() -> None:
             for report in paceline.train(parse_config([*flags, *others, *where])):
                 last = report
             result = evaluate_saved(Path(folder) / "run", Evaluation(episodes=options.episodes))
-            training = in_training(Path(folder) / "run" / "metrics.jsonl")
+            training, curve = in_training(Path(folder) / "run" / "metrics.jsonl")
         row = {
             "seed": seed,
             "mean": result.mean,
             "training": training,
             "steps": last.steps,
             "seconds": last.time,
+            "curve": curve,
         }
         rows.append(row)
         print(
@@ -89,15 +92,22 @@ def main() -> None:
     file.write_text(json.dumps(saved, indent=1))
 
 
-def in_training(metrics: Path) -> float:
-    """The mean return of the episodes that ended in the last `LAST` rollouts."""
+def in_training(metrics: Path) -> tuple[float, list[list[float]]]:
+    """The mean return of the episodes that ended in the last `LAST` rollouts; and the learning
+    curve: steps, and the mean return of the episodes that ended around them."""
     reports = [json.loads(line) for line in metrics.read_text().splitlines()]
     ended = [
         (report["episodes"], report["episode_return"])
         for report in reports
         if report["iter"] > reports[-1]["iter"] - LAST and report["episodes"]
     ]
-    return sum(count * mean for count, mean in ended) / sum(count for count, _ in ended)
+    every = [
+        (report["steps"], report["episodes"], report["episode_return"])
+        for report in reports
+        if report["episodes"]
+    ]
+    curve = [part.round(4).tolist() for part in binned(every, reports[-1]["steps"])]
+    return sum(count * mean for count, mean in ended) / sum(count for count, _ in ended), curve
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from paceline.processes.hardware import cpu_name, limit_threads
 limit_threads(1)
 
 LENGTHS = (128, 64, 32, 16, 8)
-BEST = {"lstm": 16, "gru": 16, "mingru": 16}
+BEST = {"lstm": 32, "gru": 16, "mingru": 8}
 """Steps of a segment with which a cell is fastest without getting shorter than is useful."""
 
 

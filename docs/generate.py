@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Le
@@ -94,7 +94,8 @@ def _kinds(hint: Any) -> Iterator[str]:
     elif metadata:
         base = hint.__origin__
         if get_origin(base) is tuple:
-            words = get_args(get_args(base)[0])
+            one = get_args(base)[0]
+            words = get_args(one) if get_origin(one) is Literal else ()
             yield ", ".join(f"`{word}`" for word in words) or "whole numbers `64,64`"
         elif get_origin(base) is dict:
             yield "JSON"

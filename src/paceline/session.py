@@ -20,7 +20,7 @@ from .config.schema import OBJECTS, Config
 from .envs.source import EnvId, Wrappers
 from .errors import BadInput
 from .policy.agent import Agent
-from .policy.network import Encoder
+from .policy.network import ENCODERS, Encoder
 from .policy.saved import USER_MODULES, from_checkpoint, locate
 from .processes import launcher
 from .ranks.launch import launch, make_job
@@ -199,9 +199,10 @@ def evaluate(
         "frame_stack": frame_stack,
         "wrappers": wrappers,
         "mask_velocity": mask_velocity,
+        "memory_inputs": memory_inputs,
     }
     evaluation = Evaluation(episodes=int(episodes), sample=sample, seed=seed)
-    checked = check_env(kwargs, **options) | {"memory_inputs": tuple(memory_inputs)}
+    checked = check_env(kwargs, **options)
     result = evaluate_policy(agent, env_id, checked, evaluation)
     assert result is not None  # nothing stops it
     return result
@@ -264,7 +265,7 @@ def _own_parts(run: Path | None, found: Checkpoint) -> dict[str, Encoder]:
     network = found.facts.get("network")
     if run is None or not isinstance(network, dict):
         return {}
-    own = [name for name in USER_MODULES if network.get(name) not in (None, *MEMORIES)]
+    own = [name for name in USER_MODULES if network.get(name) not in (None, *ENCODERS, *MEMORIES)]
     if not own:
         return {}
     facts, config = run_facts(run), plain_config(run)

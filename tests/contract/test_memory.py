@@ -4,6 +4,7 @@ has its own."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from saved_runs import PLAIN, last_state
 from torch import nn
 
 import paceline
+from paceline.config.resolve import resolve
 from paceline.learning.predict import advance_critic, predict_rollout
 from paceline.learning.step import recurrent_inputs
 from paceline.policy.recurrent import RecurrentInputs
@@ -61,6 +63,21 @@ class Cell(nn.Module):
             carry = keep * carry + (1 - keep) * self.candidate(both).tanh()
             shown.append(carry)
         return torch.stack(shown), carry
+
+
+class Greedy(Cell):
+    """Writes into the carry it is given."""
+
+    def forward(self, x, first, carry):
+        carry.mul_(0.5)
+        return super().forward(x, first, carry)
+
+
+class Endless(Cell):
+    """Forgets nothing."""
+
+    def forward(self, x, first, carry):
+        return super().forward(x, torch.zeros_like(first), carry)
 
 
 def config_of(memory=OWN, shared=None, **options):
@@ -338,6 +355,16 @@ def test_the_value_of_an_observation_counts_what_was_seen_before_it(agent_of):
     assert agent.values(cue) == first[0]
 
 
+def test_a_state_of_another_policy_is_refused(agent_of):
+    agent, rows = agent_of(), np.zeros((3, 2), np.float32)
+    _, state = agent.step(rows)
+    larger = replace(state, carry=np.zeros((3, 1 + state.carry.shape[1]), np.float32))
+    with pytest.raises(paceline.BadInput, match="state is of another policy"):
+        agent.step(rows, larger)
+    with pytest.raises(paceline.BadInput, match="2 observations, and a state of 3"):
+        agent.step(rows[:2], state)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -352,7 +379,9 @@ def test_the_value_of_an_observation_counts_what_was_seen_before_it(agent_of):
         ({"memory": "lstm", "compile": "on"}, "can't be compiled.*mingru"),
         ({"memory": "gru", "compile": "on"}, "can't be compiled"),
         ({"memory": None, "memory_size": 16}, "no memory"),
-        ({"memory": "gru", "lstm": 32, "memory_size": None}, "lstm is 32"),
+        ({"memory": None, "lstm": 32}, "lstm is 32.*memory_size is 16"),
+        ({"memory": "test_memory:Greedy"}, "Greedy can't be used.*in place"),
+        ({"memory": "test_memory:Endless"}, "Endless can't be used.*beyond an episode's start"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, words):
@@ -361,10 +390,26 @@ def test_what_does_not_fit_is_refused(options, words):
 
 
 def test_lstm_n_is_short_for_an_lstm_of_this_size():
-    config = config_of(None, lstm=32, memory_size=None)
+    config = paceline.Config(lstm=32)
     assert (config.memory, config.memory_size, config.lstm) == ("lstm", 32, None)
     again = paceline.Config(**config.as_dict())
     assert (again.memory, again.memory_size) == ("lstm", 32)
+    assert "lstm" not in {name for name, value in config.given.items() if value is not None}
+
+
+def test_a_later_layer_may_change_what_lstm_n_says():
+    later = resolve({"lstm": 32}, {"memory_size": 16})
+    assert (later.memory, later.memory_size) == ("lstm", 16)
+    assert resolve({"lstm": 32}, {"memory": "gru"}).memory == "gru"
+    assert resolve({"memory": "gru", "memory_size": 16}, {"lstm": 32}).memory == "lstm"
+    assert paceline.Config(lstm=64).replace(memory=None).memory is None
+
+
+def test_a_segment_of_the_presets_gives_way_to_rollouts_of_another_length():
+    config = paceline.Config(env_id="Pendulum-v1", memory="gru", rollout_steps=100)
+    assert config.memory_segment < 100 and 100 % config.memory_segment == 0
+    with pytest.raises(paceline.BadInput, match="memory_segment 32"):
+        config.replace(memory_segment=32)
 
 
 def test_minibatches_that_nobody_asked_for_are_of_whole_segments():

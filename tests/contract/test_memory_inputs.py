@@ -137,6 +137,63 @@ def test_a_run_with_both_resumes_to_the_byte_and_is_evaluated_as_it_was_trained(
     assert paceline.load(tmp_path / "whole").network.obs.size == 4 + 3 + 1
 
 
+def reversed_and_shorter(env):
+    return gym.wrappers.TransformObservation(
+        env, lambda seen: seen[2::-1], gym.spaces.Box(-9, 9, (3,), np.float32)
+    )
+
+
+def test_velocities_are_hidden_below_wrappers_that_move_them():
+    wrappers = [reversed_and_shorter]
+    with make_columns("CartPole-v1", 1, mask_velocity=True, wrappers=wrappers) as columns:
+        obs = rolled(columns, 5, np.zeros((5, 1), np.int64)).obs[:, 0]
+    assert not obs[:, 1].any() and obs[:, [0, 2]].any(0).all()
+
+
+class ShownTwice(gym.Wrapper):
+    """Has a key of its own that memory inputs have, too."""
+
+    def __init__(self):
+        super().__init__(gym.make("CartPole-v1"))
+        box = gym.spaces.Box(0, 1, (1,), np.float32)
+        self.observation_space = gym.spaces.Dict({"previous_action": box})
+
+    def reset(self, **options):
+        return {"previous_action": np.zeros(1, np.float32)}, {}
+
+
+@pytest.mark.parametrize("given", ["foo", ("foo",), None, 3])
+def test_what_is_no_memory_input_is_refused(given):
+    with pytest.raises(paceline.BadInput, match="memory_inputs"):
+        paceline.make_vec("CartPole-v1", 2, memory_inputs=given)
+    with paceline.make_vec("CartPole-v1", 2, memory_inputs="action") as envs:
+        assert "previous_action" in envs.observation_space.spaces
+
+
+class Parts(gym.ObservationWrapper):
+    """CartPole as a Dict whose only key comes after those of memory inputs."""
+
+    def __init__(self):
+        super().__init__(gym.make("CartPole-v1"))
+        self.observation_space = gym.spaces.Dict({"state": self.env.observation_space})
+
+    def observation(self, observation):
+        return {"state": observation}
+
+
+def test_an_agent_knows_a_batch_by_the_environments_own_parts(tmp_path):
+    small = {"num_envs": 2, "rollout_steps": 16, "minibatches": 1, "total_iters": 1}
+    options = PLAIN | small | {"memory": "gru", "memory_inputs": BOTH, "eval_episodes": 1}
+    list(paceline.train(paceline.Config(env_id=Parts, output_dir=str(tmp_path / "run"), **options)))
+    agent = paceline.load(tmp_path / "run")
+    assert agent.act({"state": np.zeros(4, np.float32)}) in (0, 1)
+    for rows in (3, 1):
+        batch = {"state": np.zeros((rows, 4), np.float32)}
+        actions, state = agent.step(batch)
+        assert actions.shape == (rows,)
+        assert agent.step(batch, state, reward=np.zeros(rows))[0].shape == (rows,)
+
+
 @pytest.mark.parametrize(
     ("env_id", "options", "words"),
     [
@@ -144,6 +201,12 @@ def test_a_run_with_both_resumes_to_the_byte_and_is_evaluated_as_it_was_trained(
         ("toy:chain", {"mask_velocity": True}, "none that is registered"),
         ("CartPole-v1", {"mask_velocity": True, "vector": True}, "mask_velocity.*one by one"),
         ("CartPole-v1", {"memory_inputs": BOTH, "vector": True}, "memory_inputs.*one by one"),
+        (
+            "CartPole-v1",
+            {"memory_inputs": BOTH, "frame_stack": 2},
+            "memory_inputs.*stack is 2",
+        ),
+        (ShownTwice, {"memory_inputs": BOTH}, "has previous_action already"),
     ],
 )
 def test_where_it_can_not_be_that_is_said(env_id, options, words):

@@ -187,6 +187,7 @@ def flags_of(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield as_flag(prefix + key), f"'{json.dumps(value)}'"
         else:
             text = str(value).lower() if isinstance(value, bool) else str(value)
+            text = ",".join(map(str, value)) if isinstance(value, list) else text
             yield as_flag(prefix + key), text
 
 

@@ -22,10 +22,10 @@ from .known_names import as_key, explain_unknown, explain_value
 from .presets import preset_values, presets
 from .registry import ENTRIES, as_dicts, by_name, entry, is_options, section_of, sections
 from .schedules import needs_start
-from .schema import ALIASES, BUDGETS, CHOSEN, EnvConfig, option_fields
+from .schema import ALIASES, BUDGETS, CHOSEN, EnvConfig, MadeEnvConfig, option_fields
 from .schema import Config as Resolved
 from .sizes import fill_sizes
-from .values import STRICT
+from .values import STRICT, Width
 
 if TYPE_CHECKING:
     from ..envs.spaces import ActionSpec, ObservationSpec
@@ -35,8 +35,6 @@ EXCLUSIVE = (
     ("batch_size", "minibatches"),
     ("num_envs", "num_envs_per_worker"),
     *(("parallel", name) for name in CHOSEN),
-    ("lstm", "memory"),
-    ("lstm", "memory_size"),
 )
 """Pairs of options of which a later layer's one replaces an earlier layer's other."""
 PATHS, FILE = ("output_dir", "log_jsonl", "init_from"), "file://"
@@ -54,7 +52,7 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
     """The configuration that these layers of options amount to, a later one over an earlier."""
     given: dict[str, Any] = {}
     for layer in layers:
-        given = _merge_layers(given, _plain(layer))
+        given = _merge_layers(given, _expand_lstm(_plain(layer)))
     parallel = _check_parallel(given)
     given = _absolute_paths(expand_alias(given))
     if parallel:  # an alias has set them
@@ -71,7 +69,7 @@ def resolve(*layers: Mapping[str, Any]) -> Resolved:
     if parallel and getattr(entry("sync", given.get("sync")), "counted_by", "") == "num_workers":
         values["num_workers"] = 1
     config = _validate(values | _launched_processes(given), given)
-    config = fill_sizes(_expand_lstm(config))
+    config = fill_sizes(config)
     _check_entries(config)
     _check_schedules(config)
     _check_normalized_rows(config)
@@ -97,9 +95,13 @@ def fit_to_spaces(config: Resolved, obs: ObservationSpec, act: ActionSpec) -> Re
     general = "images" if obs.images else "continuous" if act.kind == "box" else "discrete"
     if config.preset == "auto" and general in presets(config.algo_section):
         config = resolve(given_options(config), {"preset": general})
+    changes: dict[str, Any] = {}
     if config.normalize_obs and not obs.numeric.any() and not config.given.get("normalize_obs"):
-        changes = {"preset": config.preset, "normalize_obs": False}
-        return resolve(given_options(config), changes)
+        changes["normalize_obs"] = False
+    if config.encoder == "grid" and obs.images and not config.given.get("encoder"):
+        changes["encoder"] = None
+    if changes:
+        config = resolve(given_options(config), {"preset": config.preset, **changes})
     return config
 
 
@@ -141,18 +143,20 @@ def expand_alias(given: dict[str, Any]) -> dict[str, Any]:
     return given if alias is None else alias | given | {"algo": alias["algo"]}
 
 
-def _expand_lstm(config: Resolved) -> Resolved:
+def _expand_lstm(layer: dict[str, Any]) -> dict[str, Any]:
     """`lstm=64` is `memory="lstm", memory_size=64`."""
-    size = config.lstm
-    if size is None:
-        return config
+    size = layer.get("lstm")
+    try:
+        TypeAdapter(Width).validate_python(size)
+    except ValidationError:
+        return layer  # there is none, or it is refused by its name
     for name in ("memory", "memory_size"):
-        if getattr(config, name) is not None:
+        if layer.get(name) is not None:
             raise BadInput(
                 f"lstm is {size}, which is short for memory 'lstm' and memory_size {size}, and "
-                f"{name} is {getattr(config, name)!r}; leave one of them out"
+                f"{name} is {layer[name]!r}; leave one of them out"
             )
-    return dataclasses.replace(config, memory="lstm", memory_size=size, lstm=None)
+    return {**layer, "memory": "lstm", "memory_size": size, "lstm": None}
 
 
 def _check_parallel(given: Mapping[str, Any]) -> bool:
@@ -238,15 +242,15 @@ def _adapter(*kinds: tuple[str, type]) -> TypeAdapter[Any]:
 
 
 def check_env(kwargs: Any, **options: Any) -> dict[str, Any]:
-    """Options of the section `env`, checked, for environments that belong to no run.
+    """How environments that belong to no run are made, checked.
 
     Nothing is written to a file, so that keyword arguments may be anything.
     """
     if not isinstance(kwargs, Mapping | None):
         raise BadInput(f"kwargs is {str(kwargs)[:60]!r}; write a dict of keyword arguments")
-    known = [one.name for one in dataclasses.fields(EnvConfig)]
+    known = [one.name for one in dataclasses.fields(MadeEnvConfig)]
     try:
-        found = TypeAdapter(EnvConfig).validate_python(options)
+        found = TypeAdapter(MadeEnvConfig).validate_python(options)
     except ValidationError as error:
         raise _refusal(error, known, section="") from None
     return vars(found) | {"kwargs": dict(kwargs or {})}

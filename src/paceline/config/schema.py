@@ -36,7 +36,7 @@ from .values import (
     parse_wrappers,
 )
 
-ENCODERS = ("mlp", "small", "nature", "impala")
+ENCODERS = ("mlp", "small", "nature", "impala", "grid")
 """Built-in encoders."""
 BUDGETS = ("total_steps", "total_iters", "duration")
 CHOSEN = ("num_workers", "ranks", "sampler", "num_envs_per_worker")
@@ -48,7 +48,9 @@ ALIASES: dict[str, dict[str, Any]] = {
 """Names of `algo` that stand for several options."""
 NO_OPTION = {"option": False}
 """Metadata of a field that is not an option: it has no flag and is in no file."""
-MemoryInput = Literal["action", "reward"]
+MemoryInputs = Annotated[tuple[Literal["action", "reward"], ...], BeforeValidator(parse_list)]
+DEFAULT_MEMORY = 64
+"""Features of a memory."""
 LogInfo = Literal["auto"] | tuple[str, ...]
 """Which numbers in `info` are logged: those found, or those with these keys."""
 OBJECTS = {
@@ -80,6 +82,13 @@ class EnvConfig:
     mask_velocity: bool = False
     """show 0 in place of velocities, so that a policy needs memory (Acrobot, CartPole, LunarLander,
     MountainCar, Pendulum)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeEnvConfig(EnvConfig):
+    """How environments are made."""
+
+    memory_inputs: MemoryInputs = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,15 +191,16 @@ class Config:
     for all states"""
     encoder: Annotated[Choice, one_of(*ENCODERS)] | None = None
     """feature extractor: mlp; small, nature or impala for images (nature, or small for images below
-    36 pixels); or your own, as module:Class, in Python also a class or a module"""
+    36 pixels); grid for MiniGrid's cells; or your own, as module:Class, in Python also a class or
+    a module"""
     memory: Annotated[Choice, one_of(*ENTRIES["memory"])] | None = None
     """recurrent policy: an lstm, gru or mingru cell between the layers and the heads, or your own,
     as module:Class; policy and value have one each, unless shared_trunk is on"""
-    memory_size: Width | None = None
-    """output features of the memory (64)"""
+    memory_size: Width = DEFAULT_MEMORY
+    """output features of the memory"""
     memory_segment: Count | None = None
     """steps that gradients flow back through; divides rollout_steps (all of it)"""
-    memory_inputs: Annotated[tuple[MemoryInput, ...], BeforeValidator(parse_list)] = ()
+    memory_inputs: MemoryInputs = ()
     """what a policy sees besides the observation: the previous action, reward, or action,reward"""
     lstm: Width | None = None
     """short for --memory lstm --memory-size N"""
@@ -297,8 +307,8 @@ class Config:
 
     @property
     def own_encoder(self) -> str | Callable[..., Any] | None:
-        """The encoder, unless it is a built-in one."""
-        return None if self.encoder in ENCODERS else self.encoder
+        """The encoder, unless it is one of vectors and images."""
+        return None if self.encoder in ENCODERS and self.encoder != "grid" else self.encoder
 
     @property
     def algo_section(self) -> str:

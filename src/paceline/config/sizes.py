@@ -11,14 +11,12 @@ from typing import Any
 
 from ..errors import BadInput
 from ..processes.launcher import launched, local_size
-from .schema import Config
+from .schema import DEFAULT_MEMORY, Config
 
 MAX_GROWTH = 4
 """How many times the batch and the learning rate of one process several have at most."""
 SHORT_ROLLOUT = 16
 """Steps below which rollouts are not shortened."""
-DEFAULT_MEMORY = 64
-"""Features of a memory whose size is not given."""
 MAX_ROWS = 10**8
 """Rows of a rollout."""
 DIVISOR_DISTANCE = 100_000
@@ -125,8 +123,8 @@ def _divide_rollout(config: Config) -> Config:
     config = dataclasses.replace(config, minibatches=minibatches, batch_size=size)
     if config.memory is not None:
         return _divide_segments(config)
-    for name in ("memory_size", "memory_segment"):
-        if given.get(name) is not None:
+    for name, default in (("memory_size", DEFAULT_MEMORY), ("memory_segment", None)):
+        if given.get(name) not in (None, default):
             flag = name.replace("_", "-")
             raise BadInput(
                 f"{name} is {given[name]}, and the policy has no memory; write --memory lstm, gru "
@@ -140,10 +138,13 @@ def _divide_segments(config: Config) -> Config:
     steps, envs, parts = config.rollout_steps, config.num_envs, config.minibatch_count
     length = config.memory_segment or steps
     if steps % length:
-        hint = _hint(_nearest_divisor(steps, length))
-        raise BadInput(f"memory_segment {length} does not divide rollout_steps {steps}{hint}")
-    size = config.memory_size or DEFAULT_MEMORY
-    config = dataclasses.replace(config, memory_segment=length, memory_size=size)
+        nearest = _nearest_divisor(steps, length)
+        if config.given.get("memory_segment") is not None:
+            raise BadInput(
+                f"memory_segment {length} does not divide rollout_steps {steps}{_hint(nearest)}"
+            )
+        length = nearest or steps
+    config = dataclasses.replace(config, memory_segment=length)
     segments = envs * (steps // length)
     if segments % parts == 0:
         return config

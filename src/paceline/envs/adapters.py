@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import index
 from typing import Any
 
@@ -107,9 +107,10 @@ class ObservationAdapter:
             leaves.append((leaf.path, value.reshape(rows, *leaf.shape).copy()))
         return unflatten(leaves)
 
-    def batched(self, observation: Any) -> int | None:
-        """Number of observations in a batch; None for a single observation."""
-        leaf = self.spec.leaves[0]
+    def batched(self, observation: Any, but: Collection[str] = ()) -> int | None:
+        """Number of observations in a batch; None for a single observation. It may lack the parts
+        `but`."""
+        leaf = next(one for one in self.spec.leaves if not (one.path and one.path[0] in but))
         value = np.asarray(_at(observation, leaf.path))
         return None if value.shape == leaf.shape else len(value)
 

@@ -27,6 +27,7 @@ from .guards import (
     wrong_step,
 )
 from .spaces import ACTION_MASK, Specs, action_spec, observation_spec
+from .wrappers import MaskVelocity, MemoryInputs
 
 log = logging.getLogger("paceline")
 
@@ -316,7 +317,8 @@ def without_action_checks(make: EnvMaker) -> EnvMaker:
     def made() -> tuple[gym.Env[Any, Any], int | None]:
         env, limit = make()
         layer = env
-        while is_gymnasium_env(layer) and layer is not env.unwrapped:
+        ours = MaskVelocity, MemoryInputs
+        while (is_gymnasium_env(layer) or isinstance(layer, ours)) and layer is not env.unwrapped:
             layer = layer.env  # type: ignore[attr-defined]
         if is_gymnasium_env(layer) and isinstance(layer.action_space, gym.spaces.Discrete):
             layer.action_space.contains = lambda x: True  # type: ignore[method-assign]

@@ -75,7 +75,12 @@ def source_of(
                 suite, _, name = env_id.partition(":")
             elif env_id.count(":") == 2:
                 suite, _, name = env_id.rpartition(":")
-        source = imported(SUITES, suite, "env_id")(name, kwargs or {}, time_limit, wrappers)
+        suite_source = imported(SUITES, suite, "env_id")
+        source = suite_source(name, kwargs or {}, time_limit, wrappers)
+        if mask_velocity and not vector:  # below the user's wrappers, which may change observations
+            check_single("env.mask_velocity", source)
+            source = suite_source(name, kwargs or {}, time_limit, (MaskVelocity, *wrappers))
+            mask_velocity = False
         if vector and source.one is not None:
             from .suites.gym_vector import vector_maker
 
@@ -86,9 +91,13 @@ def source_of(
     if mask_velocity:
         source = _wrapped("env.mask_velocity", source, MaskVelocity)
     if memory_inputs:
-        source = _wrapped(
-            "memory_inputs", source, partial(MemoryInputs, inputs=tuple(memory_inputs))
-        )
+        if frame_stack:
+            raise BadInput(
+                f"memory_inputs is {','.join(memory_inputs)}, and env.frame_stack is "
+                f"{frame_stack}: only observations of one part are stacked; leave one of them out"
+            )
+        wrapper = partial(MemoryInputs, inputs=tuple(memory_inputs))
+        source = _wrapped("memory_inputs", source, wrapper)
     return replace(source, stack=frame_stack or source.stack)
 
 
@@ -96,12 +105,8 @@ def _wrapped(
     option: str, source: Source, wrapper: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 ) -> Source:
     """A source of single environments, each of them wrapped."""
-    if source.one is None or source.many is not None or source.columns is not None:
-        raise BadInput(
-            f"{option} is for environments that are made one by one, and these are stepped as a "
-            "batch; leave it out, or choose a suite of single ones (minigrid: instead of envpool:, "
-            "no --env.vector)"
-        )
+    check_single(option, source)
+    assert source.one is not None
     one = source.one
 
     def made() -> tuple[gym.Env[Any, Any], int | None]:
@@ -109,6 +114,16 @@ def _wrapped(
         return wrapper(env), limit
 
     return replace(source, one=made)
+
+
+def check_single(option: str, source: Source) -> None:
+    """Refuse an option for environments that are stepped as a batch."""
+    if source.one is None or source.many is not None or source.columns is not None:
+        raise BadInput(
+            f"{option} is for environments that are made one by one, and these are stepped as a "
+            "batch; leave it out, or choose a suite of single ones (minigrid: instead of envpool:, "
+            "no --env.vector)"
+        )
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,6 @@ def make_vec(
         raise BadInput(f"seed is {seed!r}; write a whole number")
     options: dict[str, Any] = {"time_limit": time_limit, "vector": vector}
     options |= {"frame_stack": frame_stack, "wrappers": wrappers, "mask_velocity": mask_velocity}
-    options = check_env(kwargs, **options) | {"memory_inputs": tuple(memory_inputs)}
+    options = check_env(kwargs, **options, memory_inputs=memory_inputs)
     # A mask is shown like the rest of an observation, for the caller to apply.
     return VecEnv(single_agent_columns(env_id, num_envs, seed=seed, masks=False, **options))

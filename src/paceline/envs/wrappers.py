@@ -16,6 +16,7 @@ VELOCITIES: dict[str, tuple[int, ...]] = {
     "Acrobot": (4, 5),
     "CartPole": (1, 3),
     "LunarLander": (2, 3, 5),
+    "LunarLanderContinuous": (2, 3, 5),
     "MountainCar": (1,),
     "MountainCarContinuous": (1,),
     "Pendulum": (2,),
@@ -68,6 +69,11 @@ class MemoryInputs(gym.Wrapper[Any, Any, Any, Any]):
         self._inputs = tuple(spaces)
         inner = env.observation_space
         own = inner.spaces if isinstance(inner, gym.spaces.Dict) else {OBSERVATION: inner}
+        if taken := own.keys() & spaces.keys():
+            raise BadInput(
+                f"memory_inputs: the environment's observation has {', '.join(sorted(taken))} "
+                "already; leave it out"
+            )
         self.observation_space = gym.spaces.Dict({**own, **spaces})
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:

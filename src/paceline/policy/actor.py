@@ -46,7 +46,6 @@ class NumpyNetwork:
         self._layers: list[tuple[Array, Array, Array]] = []
         self._memory = None if spec.cell is None else spec.cell(spec.memory_size, rows)
         self.carry_size = 0 if spec.cell is None else spec.cell.states * spec.memory_size
-        self.num_weights = sum(math.prod(shape) for shape in self._shapes)
 
     def load(self, weights: Array) -> None:
         """Use these from now on; they are viewed, not copied."""

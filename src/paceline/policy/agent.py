@@ -101,8 +101,8 @@ class Agent:
         Without a state all rows start an episode; where some do, pass `state.restarted(rows)`.
         """
         stored, single = self._stored(obs, action_mask, state, reward)
-        if state is not None and len(state.first) != len(stored):
-            raise BadInput(f"{len(stored)} observations, and a state of {len(state.first)} rows")
+        if state is not None:
+            self._check_state(state, len(stored))
         actions, state = self._step(stored, state, sample)
         return (self._adapt(actions)[0] if single else self._adapt.batch(actions)), state
 
@@ -150,21 +150,23 @@ class Agent:
         wanted = [key for key in (ACTION, REWARD) if key in paths]
         if not wanted or (isinstance(obs, Mapping) and all(key in obs for key in wanted)):
             return obs
-        rows = self._adapter.batched(joined(obs, {}))
-        if state is not None and len(state.first) != (rows or 1):
+        rows = self._adapter.batched(joined(obs, {}), but=wanted)
+        if state is not None and len(state.first) != (1 if rows is None else rows):
             state = None
         if state is not None and reward is None and REWARD in wanted and not state.first.all():
             raise BadInput(
                 "this policy is shown the reward of its previous action; pass it as reward=..., "
                 "or call reset() where an episode starts"
             )
-        shown = {REWARD: np.zeros((rows or 1, 1), np.float32), ACTION: self._no_action(rows or 1)}
+        count = 1 if rows is None else rows
+        shown = {REWARD: np.zeros((count, 1), np.float32), ACTION: self._no_action(count)}
         if state is not None:
             going = ~state.first
             shown[ACTION][going] = self._shown_action(state.action)[going]
             if reward is not None:
-                shown[REWARD][going] = np.reshape(reward, (-1, 1))[going]
-        return joined(obs, {key: shown[key] if rows else shown[key][0] for key in wanted})
+                shown[REWARD][going] = np.reshape(reward, (count, 1))[going]
+        single = rows is None
+        return joined(obs, {key: shown[key][0] if single else shown[key] for key in wanted})
 
     def _no_action(self, rows: int) -> Array:
         """What is shown at an episode's start."""
@@ -199,6 +201,17 @@ class Agent:
         else:
             head.greedy(parameters, action)
         return action, AgentState(np.zeros(rows, np.bool_), carry, critic, action)
+
+    def _check_state(self, state: AgentState, rows: int) -> None:
+        if len(state.first) != rows:
+            raise BadInput(f"{rows} observations, and a state of {len(state.first)} rows")
+        mine = self._new_state(rows)
+        for name in ("carry", "critic", "action"):
+            given, own = getattr(state, name).shape, getattr(mine, name).shape
+            if given != own:
+                raise BadInput(
+                    f"the state is of another policy: its {name} is {given}, and this one's {own}"
+                )
 
     def _fit(self, rows: int) -> None:
         """Actor and critic are made for a number of rows."""

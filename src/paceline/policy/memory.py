@@ -34,8 +34,8 @@ class Cell:
         if config.compile == "on" and cls.recurrent:
             raise BadInput(
                 f"compile is 'on', and memory is {config.memory!r}, which can't be compiled: its "
-                "steps depend on each other, and torch's own kernel for them is faster than a loop "
-                "that is written out; write --compile auto, or --memory mingru"
+                "steps depend on each other, and a loop of hundreds would be written out; write "
+                "--compile auto, or --memory mingru"
             )
 
     @classmethod

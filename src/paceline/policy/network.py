@@ -23,6 +23,8 @@ Encoder = str | Callable[..., Any]
 """A user's encoder or memory: `module:Class`, or from Python the class or the torch module."""
 ImageEncoder = Literal["mlp", "small", "nature", "impala"]
 """Built-in encoders of images: dense layers, or convolutions (see encoders.py)."""
+ENCODERS = {"grid": "paceline.policy.grid:Grid"}
+"""Built-in encoders that read whole observations, as a user's do."""
 Precision = Literal["fp32", "bf16"]
 Inputs = tuple["Tensor", ...]
 """Parts of observations, preprocessed for the trunks."""
@@ -56,7 +58,7 @@ class NetworkSpec:
     log_std_init: float = 0.0
     state_dependent_std: bool = False
     encoder: Encoder | None = None
-    """the user's; replaces `pictures`"""
+    """a name in `ENCODERS`, or the user's; replaces `pictures`"""
     pictures: ImageEncoder | None = None
     """built-in encoder of images; None: by their size"""
     precision: Precision = "fp32"
@@ -91,6 +93,12 @@ class NetworkSpec:
         """The memory, if it is a built-in one."""
         known = isinstance(self.memory, str) and self.memory in MEMORIES
         return entry("memory", self.memory) if known else None
+
+    @property
+    def own_encoder(self) -> Encoder | None:
+        """The encoder, if it is the user's."""
+        known = isinstance(self.encoder, str) and self.encoder in ENCODERS
+        return None if known else self.encoder
 
     @property
     def own_memory(self) -> Encoder | None:

@@ -97,19 +97,19 @@ class TorchLSTM(BuiltIn):
         length = int(row[-1].max()) + 1
         # A column with fewer resets than another ends earlier, and keeps its c from there on.
         ended = torch.arange(length, device=x.device)[:, None] > row[-1]
-        marks = torch.stack([~ended, ended], -1).to(x.dtype).flatten(0, 1)
+        marks = torch.stack([~ended, ended], -1).to(x.dtype)
         at = (row * count + torch.arange(count, device=x.device)).flatten()
-        marks.index_fill_(0, at, 0.0)
-        spread = x.new_zeros(length * count, x.shape[-1]).index_copy(0, at, x.flatten(0, 1))
-        given = torch.cat([spread, marks], -1).view(length, count, -1)
+        given = nn.functional.pad(marks, (x.shape[-1], 0)).flatten(0, 1)
+        given = given.index_copy(0, at, nn.functional.pad(x.flatten(0, 1), (0, 2)))
         gates = x.new_zeros(4, self.size, 2)  # of the marks
         gates[0], gates[1, :, 0], gates[1, :, 1] = -FAR, -FAR, FAR
-        weights = [torch.cat([self.weight_ih, gates.flatten(0, 1)], -1), self.weight_hh]
+        weight_ih = torch.cat([self.weight_ih, gates.flatten(0, 1)], -1)
+        weights = [weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
         carry = carry.masked_fill(first[0, :, None], 0.0)
         h, c = (part.unsqueeze(0).contiguous() for part in carry.chunk(2, -1))
-        out, _, c = _VF.lstm(
-            given, (h, c), [*weights, self.bias_ih, self.bias_hh], True, 1, 0.0, True, False, False
-        )
+        given = given.view(length, count, -1)
+        # With biases, 1 layer, no dropout, in training, in one direction, step by step.
+        out, _, c = _VF.lstm(given, (h, c), weights, True, 1, 0.0, True, False, False)
         out = out.flatten(0, 1).index_select(0, at).view(steps, count, -1)
         return out, torch.cat([out[-1], c[0]], -1)
 
@@ -159,15 +159,12 @@ class _GRUSteps(Function):
         reset, update = torch.split(opened, new.shape[-1], -1)
         # Of d shown[t], all but what comes from later steps; the rest is added on the way.
         grad = grad.clone()
-        through_new = (1.0 - update) * (1.0 - new * new)
-        through = torch.stack(
-            [
-                through_new * memory * reset * (1.0 - reset),
-                (before - new) * update * (1.0 - update),
-                through_new * reset,
-            ],
-            -2,
-        )
+        through_new = (1.0 - update).mul_(1.0 - new * new)
+        through = new.new_empty(*new.shape[:2], 3, new.shape[2])
+        by_reset, by_update, by_memory = through.unbind(-2)
+        torch.mul(through_new, reset, out=by_memory)
+        torch.mul(by_memory, memory, out=by_reset).mul_(1.0 - reset)
+        torch.mul(before - new, update, out=by_update).mul_(1.0 - update)
         hidden = torch.empty_like(through)  # gradient of before @ weight.T + bias
         parts = keep, update, through, grad, grad.unsqueeze(-2), hidden, hidden.flatten(-2)
         later = torch.zeros_like(new[0])
@@ -176,12 +173,13 @@ class _GRUSteps(Function):
             torch.mul(e, f, out=g)
             later = torch.addmm(d * z, u, weight).mul_(k)
         flat = hidden.flatten(-2).flatten(0, 1)
-        gates = torch.cat([hidden[..., :2, :].flatten(-2), grad * through_new], -1)
-        return gates, None, later, flat.t() @ before.flatten(0, 1), flat.sum(0)
+        by_weight, by_bias = flat.t() @ before.flatten(0, 1), flat.sum(0)
+        torch.mul(grad, through_new, out=hidden[..., 2, :])  # from here on, that of the gates
+        return hidden.flatten(-2), None, later, by_weight, by_bias
 
 
 class TorchMinGRU(BuiltIn):
-    """h[t] = a[t]·h[t−1] + b[t] by a scan in log₂ L passes (Hillis 1986)."""
+    """h[t] = keep[t]·h[t−1] + shown[t] as a scan."""
 
     cell = MinGRU
 
@@ -190,14 +188,35 @@ class TorchMinGRU(BuiltIn):
         update, candidate = gates[..., : self.size].sigmoid(), gates[..., self.size :]
         keep = (1.0 - update).masked_fill(first.unsqueeze(-1), 0.0)
         shown = update * candidate
-        shown = torch.cat([torch.addcmul(shown[:1], keep[:1], carry), shown[1:]])
-        distance = 1
-        while distance < len(x):
-            late = torch.addcmul(shown[distance:], keep[distance:], shown[:-distance])
-            shown = torch.cat([shown[:distance], late])
-            keep = torch.cat([keep[:distance], keep[distance:] * keep[:-distance]])
-            distance *= 2
-        return shown, shown[-1]
+        out = _scan(keep, torch.cat([torch.addcmul(shown[:1], keep[:1], carry), shown[1:]]))
+        return out, out[-1]
+
+
+BLOCK = 4
+"""Steps that a scan takes one after the other, all blocks side by side; 8 and 16 are slower."""
+
+
+def _scan(keep: Tensor, shown: Tensor) -> Tensor:
+    """h[t] = keep[t]·h[t−1] + shown[t] from h[−1] = 0, all [L, N, H]: within blocks of a few
+    steps, then over the blocks in log₂ passes (Hillis 1986)."""
+    steps, count, size = shown.shape
+    if spare := -steps % BLOCK:
+        keep = nn.functional.pad(keep, (0, 0, 0, 0, 0, spare))
+        shown = nn.functional.pad(shown, (0, 0, 0, 0, 0, spare))
+    keeps, showns = (part.view(-1, BLOCK, count, size).unbind(1) for part in (keep, shown))
+    kept, within = [keeps[0]], [showns[0]]
+    for k, s in zip(keeps[1:], showns[1:], strict=True):
+        kept.append(kept[-1] * k)
+        within.append(torch.addcmul(s, k, within[-1]))
+    held, end, distance = kept[-1], within[-1], 1
+    while distance < len(end):
+        late = torch.addcmul(end[distance:], held[distance:], end[:-distance])
+        end = torch.cat([end[:distance], late])
+        held = torch.cat([held[:distance], held[distance:] * held[:-distance]])
+        distance *= 2
+    before = torch.cat([torch.zeros_like(end[:1]), end[:-1]]).unsqueeze(1)
+    out = torch.addcmul(torch.stack(within, 1), torch.stack(kept, 1), before)
+    return out.view(-1, count, size)[:steps]
 
 
 BUILT_IN: dict[type[Cell], type[BuiltIn]] = {

@@ -53,7 +53,7 @@ def from_checkpoint(
     network = saved_network(path, found)
     parts: dict[str, Any] = {}
     for name in USER_MODULES:
-        saved = network.own_memory if name == "memory" else network.encoder
+        saved = network.own_memory if name == "memory" else network.own_encoder
         given = user_modules.get(name)
         if saved is not None and given is None:
             raise BadInput(

@@ -18,7 +18,7 @@ from ..config.registry import imported, name_of
 from ..envs.adapters import space_of
 from ..envs.spaces import ObservationSpec, unflatten
 from ..errors import BadInput
-from .network import Encoder, NetworkSpec
+from .network import ENCODERS, Encoder, NetworkSpec
 
 CONSTRUCTOR_SEED = 0
 """For constants that constructors draw: every copy of a module gets the same ones."""
@@ -117,7 +117,9 @@ def env_structure(obs: ObservationSpec, parts: tuple[Tensor, ...]) -> Any:
 def _construct(encoder: Encoder, obs: ObservationSpec) -> nn.Module:
     if isinstance(encoder, nn.Module):
         return copy.deepcopy(encoder)
-    cls = import_module_class(encoder) if isinstance(encoder, str) else encoder
+    cls: Any = encoder
+    if isinstance(encoder, str):
+        cls = import_module_class(ENCODERS.get(encoder, encoder))
     what = f"encoder {name_of(encoder)} can't be made from the observation space"
     with _refused_if_it_raises(what, "; it is called with the space alone"):
         module = cls(space_of(obs))
@@ -171,14 +173,21 @@ def make_cell(spec: NetworkSpec, features: int) -> Any:
 
 
 def _try_out_cell(cell: Any, features: int, size: int) -> None:
-    """On two segments of three steps."""
+    """On two segments of three steps, the first of which starts an episode."""
     if not isinstance(cell, nn.Module):
         raise TypeError(f"it makes {cell!r}, which is no torch.nn.Module")
-    carry = torch.zeros(2, int(getattr(cell, "carry_size", 0)))
+    carry = torch.ones(2, int(getattr(cell, "carry_size", 0)))
     first = torch.tensor([[True, False], [False, True], [False, False]])
-    out, after = cell(torch.zeros(3, 2, features), first, carry)
+    given = torch.ones(3, 2, features), first, carry
+    before = [part.clone() for part in given]
+    out, after = cell(*given)
     if out.shape != (3, 2, size) or after.shape != carry.shape or not carry.shape[1]:
         raise ValueError(
             f"it returns features {tuple(out.shape)} and carry {tuple(after.shape)}, but should "
             f"return {(3, 2, size)} and {tuple(carry.shape)}, with S at least 1"
         )
+    if not all(map(torch.equal, before, given)):
+        raise ValueError("it changes what it is given in place, which others still need")
+    other, _ = cell(given[0], first, 2.0 * carry)
+    if not torch.equal(out[:, 0], other[:, 0]) or not torch.equal(out[1:, 1], other[1:, 1]):
+        raise ValueError("what it carries reaches beyond an episode's start: zero it where `first`")

@@ -228,7 +228,7 @@ def network_for(config: Config, obs: ObservationSpec, act: ActionSpec) -> Networ
         pictures=pictures,
         precision=config.precision,
         memory=config.memory,
-        memory_size=config.memory_size or NetworkSpec.memory_size,
+        memory_size=config.memory_size,
     )
 
 

@@ -99,7 +99,10 @@ def restore(path: Path, found: Checkpoint, config: Config, parts: Parts) -> Prog
     progress, sync = _read_progress(path, found.facts), parts.sync
     before = found.facts["config"]
     for name, value in fixed(config).items():
-        if before.get(name, value) != value:
+        known = before.get(name, value)
+        if isinstance(known, dict) and isinstance(value, dict):
+            known = {**value, **known}  # a section may have got options since
+        if known != value:
             raise BadInput(
                 f"{name} is {value!r} in {CONFIG} and was {before[name]!r} when {shown(path)} was "
                 "made; put it back, since it affects learning"
@@ -153,7 +156,7 @@ def _read_progress(path: Path, facts: dict[str, Any]) -> Progress:
 def load_initial_weights(source: str, parts: Parts) -> None:
     """Start from the weights and normalizer statistics of a saved policy (`init_from`)."""
     path, found = locate(source)
-    network = from_checkpoint(path, found, vars(parts.network)).network
+    network = saved_network(path, found)
     spaces = (network.obs, network.act), (parts.network.obs, parts.network.act)
     if other := policy_mismatch(*spaces, "this run's environment"):
         raise BadInput(f"init_from {shown(source)}: {other}")
@@ -166,6 +169,7 @@ def load_initial_weights(source: str, parts: Parts) -> None:
                 f"init_from {shown(source)}: its {name} is {_short(theirs.get(name))}, and that of "
                 f"this run is {_short(ours[name])}; they have to be the same"
             )
+    from_checkpoint(path, found, vars(parts.network))  # its weights are what they should be
     parts.learner.load_weights(found.weights, under_prefix("learner.", found.arrays))
     parts.publish()
     if parts.sync.rank == 0:

@@ -32,7 +32,7 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, Any]:
     if name == "none" or not isinstance(env_id, str):
         return {}
     known = presets(algo)
-    memory = any(given.get(one) is not None for one in ("memory", "lstm"))
+    memory = given.get("memory") is not None
     if found := name if name in known else _preset_of(env_id, list(known), memory):
         values = load_file(known[found]) | {"preset": found}
         sync = entry("sync", given.get("sync"))
