@@ -389,6 +389,12 @@ def test_what_does_not_fit_is_refused(options, words):
         pass
 
 
+def test_a_preset_for_memories_serves_a_policy_without_as_a_control():
+    config = paceline.Config(env_id="Pendulum-v1", preset="Pendulum-v1.memory")
+    assert (config.memory, config.memory_segment) == (None, None) and config.normalize_return
+    assert paceline.Config(**config.as_dict()).options == config.options
+
+
 def test_lstm_n_is_short_for_an_lstm_of_this_size():
     config = paceline.Config(lstm=32)
     assert (config.memory, config.memory_size, config.lstm) == ("lstm", 32, None)

@@ -46,6 +46,24 @@ def test_a_flag_that_affects_learning_is_refused_by_name_and_nothing_is_written(
     assert unchanged(run) == before
 
 
+def test_an_option_that_came_later_does_not_stop_a_run_from_going_on(run, monkeypatch):
+    """Alone, or within a section."""
+    from paceline.run import checkpointing
+
+    known = checkpointing.fixed
+
+    def later(config, **more):
+        options = known(config)
+        return options | {"env": options["env"] | {"later": False} | more, "later": None}
+
+    monkeypatch.setattr(checkpointing, "fixed", later)
+    reports = list(paceline.resume(run.path, total_iters=7))
+    assert reports[-1].iter == 7
+    monkeypatch.setattr(checkpointing, "fixed", lambda config: later(config, time_limit=9))
+    with pytest.raises(BadInput, match=r"env is .*when .* was made; put it back"):
+        list(paceline.resume(run.path, total_iters=8))
+
+
 CHANGEABLE = shlex.split(
     "total_steps total_iters duration stop_at_return schedule_budget eval_every eval_episodes "
     "save_every keep log_every log_info log_jsonl track pin worker_timeout max_restarts "

@@ -130,7 +130,8 @@ def _divide_rollout(config: Config) -> Config:
                 f"{name} is {given[name]}, and the policy has no memory; write --memory lstm, gru "
                 f"or mingru beside --{flag}, or leave it out"
             )
-    return config
+    # A preset for policies with memory may have been asked for.
+    return dataclasses.replace(config, memory_size=DEFAULT_MEMORY, memory_segment=None)
 
 
 def _divide_segments(config: Config) -> Config:
