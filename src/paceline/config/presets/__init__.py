@@ -42,9 +42,10 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, Any]:
         return values
     if name == "auto":
         return {}
+    plain = [one for one in known if not one.endswith(MEMORY)]
     raise BadInput(
         f"preset: there is none called {str(name)[:60]!r} for {algo[:60]}; there are auto, none, "
-        f"{', '.join(known)}{did_you_mean(str(name), known)}"
+        f"{', '.join(plain)}{did_you_mean(str(name), known)}"
     )
 
 
